@@ -6,7 +6,7 @@ before; of ``end``, to its begin; of ``asked``, one more than that, or 0 if it i
 the whole call. Of all numbers of a column, the lowest bytes come first, then the next ones: the upper ones are mostly equal.
 
 A rank packs its calls once, as they end: with times of its own clock, and its own numbers of signatures. Joined recordings
-have copies of these blocks, and what takes them to the common clock and to common numbers.
+have copies of these blocks, with the readings of its clock and the common numbers of its signatures.
 """
 
 import os
@@ -34,11 +34,12 @@ _HEAD = 3 * 8 * len(CALL_COLUMNS)
 
 _KINDS = {each.name: np.dtype(each.kind) for each in CALL_COLUMNS}
 
-_APART = {"end", "asked", "waited"}  # not from the call before
+_WITHIN_CALL = {"end", "asked", "waited"}
+"""Columns that are stored relative to the call itself, and not to the call before."""
 
 
 def pack(calls: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
-    """Return the bytes of a block of at least one call, by the names of `CALL_COLUMNS`."""
+    """Return the bytes of a block: columns of at least one call, by the names of `CALL_COLUMNS`."""
     head = np.zeros((len(_KINDS), 3), "<i8")
     given = {name: np.asarray(calls[name]).astype(np.int64) for name in _KINDS}
     seconds = given["end"] - given["begin"]
@@ -99,17 +100,17 @@ class PackedCalls:
                 yield int(line["calls"]), packed
 
     def read(self) -> None:
-        """Unpack all now, and close the file: its program may go on, and a process may open some thousand files."""
+        """Unpack all columns now, and close the file: a program may replace it, and a process may open some thousand files."""
         for name in _KINDS:
             self.numbers(name)
         self._table.close()
 
     def forget(self) -> None:
-        """Keep nothing unpacked any more."""
+        """Drop the unpacked columns."""
         self._columns.clear()
 
     def numbers(self, name: str) -> NDArray[np.int64]:
-        """Return what is stored of a column; of differences to the call before, their sums.
+        """Return the stored numbers of a column. Differences to the call before are summed up.
 
         Raises
         ------
@@ -128,7 +129,7 @@ class PackedCalls:
                 data = zlib.decompress(self._table.read(PACKED.name, at, size))
                 planes = np.frombuffer(data, "u1").reshape(width, end - begin)
                 numbers = np.stack([*planes], -1).view(f"<i{width}").reshape(-1)
-                if name in _APART:
+                if name in _WITHIN_CALL:
                     out[begin:end] = numbers
                 else:
                     np.cumsum(numbers, dtype=np.int64, out=out[begin:end])
@@ -143,17 +144,17 @@ class PackedCalls:
 
 @dataclass(frozen=True)
 class RankCalls:
-    """The calls of a rank as they are stored, and what takes them to the common clock and to common numbers.
+    """The calls of a rank as they are stored, with the readings of its clock and the common numbers of its signatures.
 
     Attributes
     ----------
     blocks : PackedCalls
-        Has them, in no certain order.
+        The file's blocks, which have them in no certain order.
     where : slice
-        Where among the calls of the blocks they are, with start and stop.
+        Their place among the calls of the blocks, with start and stop.
     clock : sequence of (int, int, int)
-        Readings: what its clock showed, how much that was ahead of the common clock, and a bound of the error, in ns.
-        Without readings, it is the common clock.
+        Each reading of its clock, how much it is ahead of the common clock, and a bound of the error, in ns. Without
+        readings, its times are those of the common clock.
     numbers : sequence of int or None
         The common number of each of its signatures. None: its numbers are the common ones.
     """
@@ -165,7 +166,7 @@ class RankCalls:
 
     @cached_property
     def _order(self) -> NDArray[np.intp] | slice:
-        """Their places in the order of their begins."""
+        """The places of the calls in the order of their begins."""
         begin = self._stored("begin")
         ordered = np.all(begin[1:] >= begin[:-1])
         return slice(None) if ordered else np.argsort(begin, kind="stable")
@@ -211,18 +212,18 @@ class StoredColumns(Mapping[str, NDArray[Any]]):
 
     Attributes
     ----------
-    own : dict of int to RankCalls
+    ranks : dict of int to RankCalls
         The calls of each rank that has some.
     """
 
-    def __init__(self, own: Mapping[int, RankCalls]) -> None:
-        self.own = dict(sorted(own.items()))
+    def __init__(self, ranks: Mapping[int, RankCalls]) -> None:
+        self.ranks = dict(sorted(ranks.items()))
         self._columns: dict[str, NDArray[Any]] = {}
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         """Return a column; raise as `PackedCalls.numbers` does."""
         if name not in self._columns:
-            each = [np.empty(0, _KINDS[name]), *(own.column(name) for own in self.own.values())]
+            each = [np.empty(0, _KINDS[name]), *(one.column(name) for one in self.ranks.values())]
             self._columns[name] = np.concatenate(each)
         return self._columns[name]
 
@@ -235,15 +236,15 @@ class StoredColumns(Mapping[str, NDArray[Any]]):
         return len(_KINDS)
 
     def read(self) -> None:
-        """Make all columns now, of which no other copy is kept."""
+        """Make all columns now, and keep no other copy of them."""
         for name in self:
             _ = self[name]
-        for own in self.own.values():
-            own.blocks.forget()
+        for each in self.ranks.values():
+            each.blocks.forget()
 
 
-def of_ranks(ranks: int, own: Mapping[int, RankCalls]) -> Calls:
+def of_ranks(ranks: int, each: Mapping[int, RankCalls]) -> Calls:
     """Return the calls of all ranks, from those of each rank that has some."""
-    wheres = [own[rank].where if rank in own else slice(0, 0) for rank in range(ranks)]
+    wheres = [each[rank].where if rank in each else slice(0, 0) for rank in range(ranks)]
     starts = np.cumsum([0, *(where.stop - where.start for where in wheres)])
-    return Calls(starts, StoredColumns(own))
+    return Calls(starts, StoredColumns(each))

@@ -541,7 +541,7 @@ def beside(file: Path) -> tuple[list[Recording], list[str]]:
             damage.append(f"rank {rank}: {error}")
         else:
             for part in examined.recordings[-1:]:
-                _blocks(part).read()
+                _stored(part, rank).blocks.read()
                 parts[rank] = replace(part, _lines=None)
             damage += [f"rank {rank}: {what}" for what in examined.damage]
     newest = max((part.facts.started for part in parts.values()), default=None)
@@ -549,9 +549,9 @@ def beside(file: Path) -> tuple[list[Recording], list[str]]:
     return [joined(file, "", parts)] if parts else [], damage
 
 
-def _blocks(part: Recording) -> PackedCalls:
-    """Return the blocks of a rank's part."""
-    return next(iter(cast("StoredColumns", part.calls.columns).own.values())).blocks
+def _stored(part: Recording, rank: int) -> RankCalls:
+    """Return the calls of a rank's part as they are stored."""
+    return cast("StoredColumns", part.calls.columns).ranks[rank]
 
 
 def joined(path: Path, name: str, parts: Mapping[int, Recording]) -> Recording:
@@ -569,7 +569,7 @@ def joined(path: Path, name: str, parts: Mapping[int, Recording]) -> Recording:
     errors = list(first.facts.clock_error_ns) or [0] * ranks
     groups: dict[str, RecordedGroup] = {}
     signatures: dict[str, tuple[int, CallSignature]] = {}
-    own: dict[int, RankCalls] = {}
+    stored: dict[int, RankCalls] = {}
     for rank, part in sorted(parts.items()):
         for group in part.groups:
             known = groups.get(group.uid, group)
@@ -579,12 +579,10 @@ def joined(path: Path, name: str, parts: Mapping[int, Recording]) -> Recording:
         for one in part.signatures:
             common = replace(one, group=numbers[one.group] if one.group >= 0 else one.group)
             placed.append(signatures.setdefault(repr(common), (len(signatures), common))[0])
-        blocks = _blocks(part)
-        everything = slice(0, int(blocks.starts[-1]))
-        own[rank] = RankCalls(blocks, everything, part.clock, placed)
+        stored[rank] = replace(_stored(part, rank), clock=part.clock, numbers=placed)
         if part.clock:
             errors[rank] = max(error for _, _, error in part.clock)
-    calls = of_ranks(ranks, own)
+    calls = of_ranks(ranks, stored)
     cast("StoredColumns", calls.columns).read()
     notes = dict.fromkeys(note for part in parts.values() for note in part.notes)
     statuses = [part.status for part in parts.values()]

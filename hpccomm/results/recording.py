@@ -73,13 +73,13 @@ COMPLETED = "completed"
 """Status of a recording that was ended."""
 
 PART = ".rank"
-"""Behind the name of a file, and before a rank: the name of what that rank has recorded."""
+"""Stands between a file's name and a rank's number in the name of that rank's part."""
 
 STEP = "step"
-"""Operation of a mark: not a call, but the end of a step of the program. It begins when it ends."""
+"""Operation of a mark, which is the end of a step of the program and not a call. It takes no time."""
 
 MISSING = "the calls of these ranks are missing"
-"""Begin of a note on ranks whose parts were not found."""
+"""The note on ranks whose parts were not found begins with it."""
 
 BLOCKING, POLLED, ASYNC, DEVICE = "blocking", "polled", "asynchronous", "device"
 """How a call waits, by the names of `hpccomm.runtime.recorder`: the first two block the program."""
@@ -125,7 +125,7 @@ class RecordedGroup:
 
 @dataclass(frozen=True, slots=True)
 class CallSignature:
-    """What calls have in common that differ in their times alone."""
+    """The values that calls share if only their times differ."""
 
     operation: Annotated[str, "such as all_reduce, send, batch; step of a mark"]
     group: Annotated[int, "number of the communicator; -1 of a mark"]
@@ -140,12 +140,12 @@ class CallSignature:
 
     @property
     def blocks(self) -> bool:
-        """Whether the program waits from its beginning to its end."""
+        """Whether the program waits for the whole call."""
         return self.mode in (BLOCKING, POLLED)
 
     @property
     def marks(self) -> bool:
-        """Whether it is that of marks of steps, and not of calls."""
+        """Whether it is of marks of steps, and not of calls."""
         return self.operation == STEP
 
 
@@ -160,7 +160,7 @@ CALL_COLUMNS = (
     Column("stream", "<i8", "the stream that it was put on; 0 on the host"),
     Column("failed", "u1", "1 if it raised"),
 )  # fmt: skip
-"""What is stored of each call, in the order in which they began on each rank."""
+"""The columns of the calls. Each rank's calls are in the order in which they began."""
 
 
 EVENTS = TableForm("events", (), (BesideArray("texts", "u1", (), "first_byte", "bytes"),))
@@ -171,10 +171,10 @@ BLOCKS = TableForm(
     (Column("rank", "<i8", "whose calls they are"), Column("calls", "<i8", "how many")),
     (BesideArray("packed", "u1", (), "first_packed", "packed_bytes"),),
 )
-"""The calls, some thousand of one rank in each line: see `hpccomm.results.blocks`."""
+"""The calls. Each line has thousands of calls of one rank: see `hpccomm.results.blocks`."""
 
 RECORDING = SectionKind("recordings", "recording", (STEPS, BLOCKS, EVENTS))
-"""A recording. Events are written first, and counted last by readers: calls have their signatures."""
+"""A recording. Writers add events before calls, and readers count events after calls: each call that is read has its signature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +198,11 @@ class Calls:
 
     @property
     def count(self) -> int:
-        """How many they are, of all ranks together."""
+        """Number of calls of all ranks."""
         return int(self.starts[-1])
 
     def of_rank(self, rank: int) -> slice:
-        """Return where the calls of a rank are."""
+        """Return the slice of a rank's calls."""
         return slice(int(self.starts[rank]), int(self.starts[rank + 1]))
 
     def ranks(self) -> NDArray[np.int32]:
@@ -268,12 +268,12 @@ class Recording:
 
     @property
     def lacks(self) -> str:
-        """Which ranks' calls are missing, in words; empty if none are. No step of the program is known then."""
+        """In words, the ranks whose calls are missing; empty if none are. Steps cannot be found without them."""
         return next((note.text for note in self.notes if note.text.startswith(MISSING)), "")
 
     @property
     def host(self) -> str:
-        """Where it is written, without the domain; empty if unknown."""
+        """The host that writes it, without the domain; empty if unknown."""
         end = self.path.name.rpartition(PART)[2]
         rank = int(end) if end.isdecimal() else 0
         return "".join(self.facts.hosts[rank : rank + 1])
@@ -305,7 +305,7 @@ class Recording:
 Indices = NDArray[np.int64]
 
 _NUMBERS = 1 << 40
-"""A communicator makes fewer collectives."""
+"""More collectives than any communicator makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,9 +335,9 @@ class MatchedCollectives:
         """The number of recorded calls of each."""
         return np.diff(self.starts)
 
-    def of(self, each: NDArray[Any]) -> NDArray[Any]:
-        """Return a value of each collective for each of `calls`."""
-        return np.repeat(each, self.sizes)
+    def per_call(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Repeat the value of each collective for each of its calls."""
+        return np.repeat(values, self.sizes)
 
 
 def collectives(recording: Recording) -> MatchedCollectives:
@@ -377,7 +377,8 @@ def messages(recording: Recording) -> MatchedMessages:
 
     The k-th send of a rank to another in one communicator, with one tag, belongs to the k-th such receive (MPI's
     rule of order). A receive from any rank, or of any tag, takes a message that the recording does not name. It is
-    matched where only one sender and tag is possible. Else no message to its rank in that communicator is.
+    matched if only one sender and tag is possible. Otherwise all messages to its rank in that communicator stay
+    unmatched.
     """
     ends = [list(_ends(recording, each)) for each in recording.signatures]
     signature = recording.calls["signature"]
@@ -389,10 +390,10 @@ def messages(recording: Recording) -> MatchedMessages:
     within = np.arange(len(call)) - np.repeat(np.cumsum(count) - count, count)
     table = np.array([end for each in ends for end in each], np.int64).reshape(-1, 4)
     sends, channel, peer, kind = table[first[signature[call]] + within].T
-    own = recording.calls.ranks()[call]
-    source, target = np.where(sends, own, peer), np.where(sends, peer, own)
-    known = recording.ranks - _UNKNOWN
-    inbox = channel * known + target - _UNKNOWN
+    rank = recording.calls.ranks()[call]
+    source, target = np.where(sends, rank, peer), np.where(sends, peer, rank)
+    ranks = recording.ranks - _UNKNOWN
+    inbox = channel * ranks + target - _UNKNOWN
     for box in np.unique(inbox[(sends == 0) & (peer == _ANY)]):
         here = inbox == box
         possible = np.unique(np.stack([source, kind])[:, here & (sends == 1)], axis=1)
@@ -400,7 +401,7 @@ def messages(recording: Recording) -> MatchedMessages:
             source[here], kind[here] = possible
         else:
             sends[here] = -1
-    key = (inbox * known + source - _UNKNOWN) * (int(kind.max(initial=0)) + 2) + kind + 1
+    key = (inbox * ranks + source - _UNKNOWN) * (int(kind.max(initial=0)) + 2) + kind + 1
     _, key = np.unique(key, return_inverse=True)
     sent, received = _ordered(key, sends == 1), _ordered(key, sends == 0)
     _, left, right = np.intersect1d(sent[0], received[0], assume_unique=True, return_indices=True)
@@ -411,22 +412,22 @@ _ANY, _UNKNOWN = -1, -2
 
 
 def _ends(recording: Recording, signature: CallSignature) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the ends of messages of a call: whether it sends, the communicator, the other rank, and the kind of message."""
+    """Yield each end of a message that a call has: whether it sends, the communicator, the other rank, the kind of message."""
     each: Mapping[str, Any]
     for each in signature.values.get("calls", (signature.values,)):
         objects = signature.operation.endswith("_object")
-        for way in ("dst", "src"):
-            peer = each.get(way)
+        for end in ("dst", "src"):
+            peer = each.get(end)
             if peer is not None:
                 ranks = recording.groups[signature.group].ranks
-                whom = ranks[peer] if ranks[peer] >= 0 else _UNKNOWN
-                yield way == "dst", signature.group, whom, 2 * (each.get("tag") or 0) + objects
+                other = ranks[peer] if ranks[peer] >= 0 else _UNKNOWN
+                yield end == "dst", signature.group, other, 2 * (each.get("tag") or 0) + objects
     if signature.operation in ("recv", "recv_object") and "src" not in signature.values:
         yield False, signature.group, _ANY, -1
 
 
 def _ordered(key: Indices, chosen: NDArray[np.bool_]) -> tuple[Indices, Indices]:
-    """Return the chosen ends with a number of their own, which is equal for the k-th send and receive of a key."""
+    """Number the chosen ends: the k-th send and the k-th receive of a key get the same number. Return numbers and places."""
     places = np.flatnonzero(chosen)
     places = places[np.argsort(key[places], kind="stable")]
     firsts = np.flatnonzero(np.diff(key[places], prepend=-1))
@@ -472,8 +473,8 @@ class CallWaits:
 def waits(recording: Recording) -> CallWaits:
     """Return what each call waits for.
 
-    A call that ended before the arrival did not wait for it. One that ended before it by less than the error of the
-    two clocks waited until its end.
+    A call that ended before the arrival did not wait for it. If it ended earlier by less than the error of the two
+    clocks, it waited until its end.
     """
     calls = recording.calls
     begin, end = calls["begin"], calls["end"]
@@ -488,8 +489,8 @@ def waits(recording: Recording) -> CallWaits:
     later = begin[others] > begin[ends]
     awaited[ends[later]] = others[later]  # of several for one call, the last is kept
     arrival = begin[awaited]
-    known = recording.facts.clock_error_ns or [0] * recording.ranks
-    error = np.array(known, np.int64)[calls.ranks()]
+    errors = recording.facts.clock_error_ns or [0] * recording.ranks
+    error = np.array(errors, np.int64)[calls.ranks()]
     waiting = (arrival > begin) & (arrival <= end + error + error[awaited])
     awaited[~waiting] = np.flatnonzero(~waiting)
     until = np.minimum(np.where(waiting, arrival, begin), end)
@@ -499,17 +500,17 @@ def waits(recording: Recording) -> CallWaits:
 
 
 def _awaited(recording: Recording, matched: MatchedCollectives) -> Indices:
-    """Return for each call of `matched` the call that it waits for."""
-    awaited: Indices = matched.of(matched.last)
+    """Return the call that each call of `matched` waits for."""
+    awaited: Indices = matched.per_call(matched.last)
     root, from_root = roots(recording)
     if not (root >= 0).any():
         return awaited
     signature = recording.calls["signature"][matched.calls]
     at_root = recording.calls.ranks()[matched.calls] == root[signature]
     of_root = matched.last.copy()  # where the root's call is not recorded
-    of_root[matched.of(np.arange(len(matched)))[at_root]] = matched.calls[at_root]
+    of_root[matched.per_call(np.arange(len(matched)))[at_root]] = matched.calls[at_root]
     for_all = (root[signature] < 0) | (at_root & ~from_root[signature])
-    return np.where(for_all, awaited, matched.of(of_root))
+    return np.where(for_all, awaited, matched.per_call(of_root))
 
 
 def roots(recording: Recording) -> tuple[Indices, NDArray[np.bool_]]:
@@ -575,7 +576,7 @@ def lateness(recording: Recording, waiting: CallWaits | None = None) -> Lateness
     recording : Recording
         The recording.
     waiting : CallWaits, optional
-        Its `waits`, if they are known.
+        Its `waits`; computed if they are not given.
     """
     waiting = waiting or waits(recording)
     rank, begin = recording.calls.ranks(), recording.calls["begin"]
@@ -587,7 +588,7 @@ def lateness(recording: Recording, waiting: CallWaits | None = None) -> Lateness
     place = np.clip(np.searchsorted(edges, begin[cause], "right") - 1, 0, BINS - 1)
     heat = _summed(rank[cause] * BINS + place, cost, ranks * BINS).reshape(ranks, BINS)
     return Lateness(
-        np.bincount(rank[matched.calls[matched.of(several)]], minlength=ranks),
+        np.bincount(rank[matched.calls[matched.per_call(several)]], minlength=ranks),
         np.bincount(rank[matched.last[several]], minlength=ranks),
         heat.sum(axis=1),
         _summed(rank[blocked], cost, ranks),

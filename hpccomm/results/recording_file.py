@@ -98,7 +98,7 @@ class RecordingWriter:
         return self._add_numbered("group", group)
 
     def add_signature(self, signature: CallSignature) -> int:
-        """Add what calls have in common; return its number. Its group is there."""
+        """Add a signature of calls; return its number. Its group was added before."""
         return self._add_numbered("signature", signature)
 
     def add_calls(self, calls: Mapping[str, NDArray[Any]], rank: int) -> None:
@@ -109,7 +109,7 @@ class RecordingWriter:
         Parameters
         ----------
         calls : mapping of str to ndarray
-            By the names of `hpccomm.results.recording.CALL_COLUMNS`. Their signatures are there.
+            By the names of `hpccomm.results.recording.CALL_COLUMNS`. Their signatures were added before.
         rank : int
             The rank in the program.
 
@@ -122,20 +122,20 @@ class RecordingWriter:
             part = {name: each[first : first + blocks.CALLS] for name, each in calls.items()}
             self._add_block(rank, len(part["begin"]), blocks.pack(part))
 
-    def add_own(self, own: blocks.RankCalls, rank: int) -> None:
-        """Add the calls of a rank as it has packed them, and what takes them to the common clock and to common numbers.
+    def add_packed(self, calls: blocks.RankCalls, rank: int) -> None:
+        """Copy the packed calls of a rank, with the readings of its clock and the common numbers of its signatures.
 
         Raises
         ------
         ResultsError
             As in `add_step`, or if they cannot be read any more.
         """
-        self._add_event({"rank": rank, "clock": own.clock, "numbers": own.numbers})
-        for calls, packed in own.blocks.packed(rank):
-            self._add_block(rank, calls, packed)
+        self._add_event({"rank": rank, "clock": calls.clock, "numbers": calls.numbers})
+        for number, packed in calls.blocks.packed(rank):
+            self._add_block(rank, number, packed)
 
     def add_clock(self, local_ns: int, ahead_ns: int, error_ns: int) -> None:
-        """Add a reading of this rank's clock: what it showed, how much that was ahead of the common clock, and a bound of the error."""
+        """Add a reading of this rank's clock, how much it is ahead of the common clock, and a bound of the error."""
         self._add_event({"clock": (local_ns, ahead_ns, error_ns)})
 
     def add_layout(self, buckets: Sequence[TrainingBucket]) -> None:
@@ -143,7 +143,7 @@ class RecordingWriter:
         self._add_event({"buckets": buckets})
 
     def add_note(self, note: TrainingNote) -> None:
-        """Add what happened."""
+        """Add a note."""
         self._add_event(note)
 
     def add_step(self, step: TrainingStep, seconds: Sequence[float]) -> None:
@@ -160,7 +160,7 @@ class RecordingWriter:
         self._flush_if_due("steps")
 
     def flush(self) -> None:
-        """Write all that there is; or have a thread lay out more capacity for it, where that is needed.
+        """Write the lines in memory. If the file lacks capacity for them, start a thread that enlarges it instead.
 
         Does nothing while another thread writes.
 
@@ -187,7 +187,7 @@ class RecordingWriter:
             self._writing.release()
 
     def end(self, status: str) -> None:
-        """Write all that there is, and how the recording ended. Does nothing if it has ended.
+        """Write the lines in memory, and how the recording ended. Does nothing if it has ended.
 
         Parameters
         ----------
@@ -197,7 +197,7 @@ class RecordingWriter:
         Raises
         ------
         ResultsError
-            As in `add_step`. The file has what fits of the rest, and the end says that it failed.
+            As in `add_step`. The file then has the lines that it has capacity for, and its end says why it failed.
         """
         if not self._section.is_open:
             return
@@ -244,17 +244,17 @@ class RecordingWriter:
             self._section.note_end(status)
         self._section.finish()
 
-    def _add_block(self, rank: int, calls: int, packed: NDArray[np.uint8]) -> None:
-        self._new["blocks"].append(((rank, calls), (packed,)))
+    def _add_block(self, rank: int, count: int, packed: NDArray[np.uint8]) -> None:
+        self._new["blocks"].append(((rank, count), (packed,)))
         self._flush_if_due("blocks")
 
     def _add_event(self, event: Any) -> None:
         text = json.dumps(files.as_json(event)).encode()
         self._new["events"].append(((), (np.frombuffer(text, "u1"),)))
 
-    def _add_numbered(self, what: str, value: RecordedGroup | CallSignature) -> int:
-        number = next(self._numbers[what])
-        self._add_event({"number": number, what: value})
+    def _add_numbered(self, kind: str, value: RecordedGroup | CallSignature) -> int:
+        number = next(self._numbers[kind])
+        self._add_event({"number": number, kind: value})
         return number
 
     def _flush_if_due(self, table: str) -> None:
@@ -262,7 +262,7 @@ class RecordingWriter:
             self.flush()
 
     def _added(self) -> dict[str, list[lines.Line]]:
-        """Return the lines in memory. Events last: what they say of the others is there."""
+        """Return the lines in memory. Events are taken last: they include those that the other lines refer to."""
         return {form.name: list(self._new[form.name]) for form in (STEPS, BLOCKS, EVENTS)}
 
     def _write(self, added: Mapping[str, list[lines.Line]]) -> None:
@@ -292,7 +292,7 @@ class RecordingWriter:
 
 
 class PartWriter(RecordingWriter):
-    """Writes the part of a rank: its calls, and what they refer to when they first do so.
+    """Writes the part of a rank: its calls, and each communicator and signature before the first call of it.
 
     Parameters
     ----------
@@ -330,8 +330,8 @@ class PartWriter(RecordingWriter):
             As of `CallSignature`.
         """
         # The fingerprint stands for the label's values.
-        own = label.fingerprint, label.individual
-        key = (origin, label.name, label.nbytes, own, mode, site)
+        values = label.fingerprint, label.individual
+        key = (origin, label.name, label.nbytes, values, mode, site)
         if key not in self.numbers:
             group = -1 if origin is None else self._group(*origin)
             signature = CallSignature(label.name, group, label.nbytes, mode, recorded(label), site)
@@ -340,14 +340,14 @@ class PartWriter(RecordingWriter):
 
     def _group(self, uid: str, name: str, rank: int, size: int) -> int:
         if uid not in self._groups:
-            # The parts of the other ranks tell their ranks in the recording.
+            # The parts of the other ranks have their places.
             ranks = tuple(self._rank if each == rank else -1 for each in range(size))
             self._groups[uid] = self.add_group(RecordedGroup(uid, name, ranks))
         return self._groups[uid]
 
 
 def _wanted(added: Mapping[str, list[lines.Line]]) -> dict[str, int]:
-    """Return how many entries of each table and array lines take."""
+    """Return the number of entries that lines take in each table and array."""
     of_forms = (lines.entries(form, added[form.name]) for form in RECORDING.forms)
     return {name: count for entries in of_forms for name, count in entries.items()}
 
@@ -358,7 +358,7 @@ def part_path(path: str | os.PathLike[str], rank: int) -> Path:
 
 
 def joined(path: str | os.PathLike[str]) -> Recording:
-    """Return the recording that the parts beside `path` are of, by the common clock. Damage is left out.
+    """Join the parts beside `path` into one recording on the common clock. Damage is left out.
 
     Raises
     ------
@@ -388,10 +388,10 @@ def write(path: str | os.PathLike[str], recording: Recording) -> str:
         for note in recording.notes:
             writer.add_note(note)
         columns = recording.calls.columns
-        own = columns.own if isinstance(columns, blocks.StoredColumns) else {}
+        stored = columns.ranks if isinstance(columns, blocks.StoredColumns) else {}
         for rank in range(recording.ranks):
-            if rank in own and own[rank].numbers is not None:
-                writer.add_own(own[rank], rank)
+            if rank in stored and stored[rank].numbers is not None:
+                writer.add_packed(stored[rank], rank)
             else:
                 where = recording.calls.of_rank(rank)
                 writer.add_calls({name: each[where] for name, each in columns.items()}, rank)

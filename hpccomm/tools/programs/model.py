@@ -272,7 +272,7 @@ def _ends(part: Recording, waiting: CallWaits) -> tuple[Indices, ...]:
     others = np.flatnonzero(rest)
     number = len(pairs.sends)
     of_messages, of_others = np.split(len(matched) + np.arange(number + len(others)), [number])
-    event = [matched.of(np.arange(len(matched))), of_messages, of_messages, of_others]
+    event = [matched.per_call(np.arange(len(matched))), of_messages, of_messages, of_others]
     sends = [at_root, np.ones(number, bool), np.zeros(number + len(others), bool)]
     sizes = np.array([*(len(each.ranks) for each in part.groups), 0])
     of_all = sizes[part.of_signature("group")[matched.calls]]
