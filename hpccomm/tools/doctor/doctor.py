@@ -75,14 +75,14 @@ def chosen(only: str) -> "Sequence[Rule]":
     """
     from hpccomm.tools.doctor.rules import RULES
 
-    judge = [word for word in only.split(",") if word]
+    asked = [word for word in only.split(",") if word]
     areas = list(dict.fromkeys(rule.area for rule in RULES))
     known = [*areas, *(rule.id for rule in RULES)]
-    for word in judge:
+    for word in asked:
         if word not in known:
             near = did_you_mean(word, known, f"the areas are {', '.join(areas)}")
             raise UsageError(f"--only {word!r} is not an area or a rule; {near} (--list has all)")
-    return [rule for rule in RULES if not judge or rule.area in judge or rule.id in judge]
+    return [rule for rule in RULES if not asked or rule.area in asked or rule.id in asked]
 
 
 def _document(trees: dict[str, Any], results: "Sequence[Diagnosis]", status: int) -> dict[str, Any]:

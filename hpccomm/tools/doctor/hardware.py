@@ -285,7 +285,7 @@ def is_gpu(device: Mapping[str, Any]) -> bool:
 
 
 def lanes(device: Mapping[str, Any]) -> str:
-    """Return the fastest connection of a device. The current one may be slower: idle devices lower their speed."""
+    """Return the fastest connection of a device in words. Idle devices lower their speed."""
     generation = GENERATIONS.get(device.get("max_speed", 0.0))
     return f"PCIe {generation} x{device['width']}" if generation and device.get("width") else ""
 
@@ -326,17 +326,17 @@ PATTERNS = {
     6: ("NVLS tree", "the switches reduce inside the nodes, trees between them"),
     7: ("CollNet", "the network reduces; each channel has its GPUs"),
 }
-"""Name of each pattern of a graph, and the way of the data in it (include/graph.h and graph/connect.cc of NCCL)."""
+"""Name of each pattern of a graph, and the path of the data in it (include/graph.h and graph/connect.cc of NCCL)."""
 
 
 @dataclass(frozen=True, slots=True)
 class NcclGraph:
-    """One graph: the ways that NCCL found through a node for one algorithm.
+    """One graph: the paths that NCCL found through a node for one algorithm.
 
     Attributes
     ----------
     name, meaning : str
-        Name of its pattern, and the way of the data in it.
+        Name of its pattern, and the path of the data in it.
     inside, outside : tuple of float and str
         GB/s of a channel and letters of its longest connection, inside the node and to the network.
     channels : tuple of tuple of str
@@ -351,7 +351,7 @@ class NcclGraph:
 
     @property
     def ring(self) -> bool:
-        """Whether the last part passes on to the first."""
+        """Whether the last part passes data on to the first."""
         return self.name == "ring"
 
     def alike(self) -> dict[tuple[str, ...], list[int]]:

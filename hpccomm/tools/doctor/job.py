@@ -43,7 +43,7 @@ _LIBRARIES = re.compile(
 _NAMESPACES = ("ipc", "mnt", "net", "pid", "user")
 
 _FLAVOURS = {"pmix": "PMIX_RANK", "pmi": "PMI_RANK"}
-"""The variable that shows by which protocol a launcher speaks to its ranks, by the protocol's name."""
+"""For each protocol between launchers and ranks, a variable that the launcher sets if it speaks it."""
 
 
 def of_rank(root: Path = Path("/")) -> dict[str, Any]:

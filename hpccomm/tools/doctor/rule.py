@@ -192,7 +192,7 @@ def shown(value: Any) -> str:
 
 
 def missing(tree: Tree, path: str) -> str:
-    """Return why a tree lacks a fact: the reason that its source, or its first rank, has for it or for a part around it."""
+    """Return why a tree lacks a fact: the reason that its source, or its first rank, has for it or a part around it."""
     source, *parts = path.rstrip("?").split(".")
     if source not in tree:
         return str(tree.get("unread", {}).get(source, f"{source} was not looked at"))

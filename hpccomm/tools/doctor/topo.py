@@ -130,7 +130,7 @@ def binding_lines(ranks: Sequence[BoundRank], nodes: Mapping[str, NodeHardware])
 
 
 def wanted(local: int, node: NodeHardware) -> list[int]:
-    """Return the best NUMA node for each of `local` ranks of a node: the nearest to the rank's GPU.
+    """Return the best NUMA node for each of the `local` ranks of a node: that of the rank's GPU.
 
     Without GPUs, ranks are spread over the NUMA nodes that have CPUs.
     """
@@ -263,17 +263,17 @@ def table(node: NodeHardware) -> Iterator[str]:
 
 
 def graph_lines(graphs: Sequence[NcclGraph]) -> Iterator[str]:
-    """Yield lines about NCCL's graphs: each way through the node once, with its channels."""
+    """Yield lines about NCCL's graphs: each path through the node once, with its channels."""
     for graph in graphs:
         (inside, near), (outside, far) = graph.inside, graph.outside
-        ways = f"{graph.name}: {counted(len(graph.channels), 'channel')}"
+        name = f"{graph.name}: {counted(len(graph.channels), 'channel')}"
         network = f", {outside:g} GB/s to the network ({far})" if leaves(graph) else ""
-        yield f"{ways} of {inside:g} GB/s inside the node ({near}){network}"
+        yield f"{name} of {inside:g} GB/s inside the node ({near}){network}"
         if graph.meaning and (leaves(graph) or not graph.ring):
             yield f"  {graph.meaning}"
         for passed, channels in graph.alike().items():
-            way = " -> ".join(passed) + (f" -> {passed[0]}" if is_closed(graph, passed) else "")
-            yield f"  {numbered(channels)}: {way}"
+            path = " -> ".join(passed) + (f" -> {passed[0]}" if is_closed(graph, passed) else "")
+            yield f"  {numbered(channels)}: {path}"
 
 
 def numbered(channels: Sequence[int]) -> str:
@@ -287,7 +287,7 @@ def leaves(graph: NcclGraph) -> bool:
 
 
 def is_closed(graph: NcclGraph, passed: Sequence[str]) -> bool:
-    """Whether a channel is a ring inside the node."""
+    """Whether a channel is a ring that does not leave the node."""
     return graph.ring and len(passed) > 1 and not passed[0].startswith("NIC")
 
 
@@ -346,7 +346,7 @@ def inside(node: NodeHardware) -> float:
 
 COLORS = {"gpu": "#b7d7a8", "nic": "#9fc5e8", "bridge": "#eeeeee", "home": "#fbf6ea"}
 WIDTH, HEIGHT, SLOT, TITLE, BELOW = 1.25, 0.62, 1.5, 0.3, 0.45
-"""Inches: width and height of a component's box, from one box to the next, the title of a frame, the room for NVLink."""
+"""Inches: width and height of a component's box, distance of boxes, height of a frame's title, room for NVLink."""
 
 LINK, EDGE, ARROW = "#38761d", "#555555", "#444444"
 """Colors of NVLink, of the edges of boxes, and of arrows."""
@@ -424,32 +424,32 @@ def _links(canvas: Canvas, node: NodeHardware, ends: Mapping[str, Place]) -> Non
 
 
 def draw_graphs(graphs: Sequence[NcclGraph]) -> str:
-    """Return a picture of NCCL's graphs: a row for each way through the node, from left to right.
+    """Return a picture of NCCL's graphs: a row for each path through the node, from left to right.
 
     Returns
     -------
     str
         A document of SVG.
     """
-    ways = [(graph, graph.alike()) for graph in graphs]
-    longest = max((len(way) for _, alike in ways for way in alike), default=1)
-    rows = sum(len(alike) + 1.2 for _, alike in ways)
+    paths = [(graph, graph.alike()) for graph in graphs]
+    longest = max((len(path) for _, alike in paths for path in alike), default=1)
+    rows = sum(len(alike) + 1.2 for _, alike in paths)
     canvas = Canvas(1.6 + longest * 0.95, 0.5 + rows * 0.55)
     y = 0.35
-    for graph, alike in ways:
+    for graph, alike in paths:
         canvas.text((0.2, y), next(iter(graph_lines([graph]))), 9)
         y += 0.6
-        for way, channels in alike.items():
+        for path, channels in alike.items():
             canvas.text((0.2, y), numbered(channels), 7)
-            places = [(1.5 + 0.95 * at, y) for at in range(len(way))]
-            for (x, _), part in zip(places, way, strict=True):
+            places = [(1.5 + 0.95 * at, y) for at in range(len(path))]
+            for (x, _), part in zip(places, path, strict=True):
                 kind = "nic" if part.startswith("NIC") else "gpu"
                 _box(canvas, (x, y - 0.15), (0.68, 0.3), COLORS[kind], part, 7)
             for x, _ in places[1:]:
                 canvas.line([(x - 0.25, y), (x - 0.02, y)], ARROW, 1.0, arrow=True)
-            if is_closed(graph, way):
+            if is_closed(graph, path):
                 ends = [(places[end][0] + 0.34, y + 0.15) for end in (-1, 0)]
-                canvas.line(ends, ARROW, 1.0, arrow=True, bow=-0.5 / len(way))
+                canvas.line(ends, ARROW, 1.0, arrow=True, bow=-0.5 / len(path))
             y += 0.55
         y += 0.06
     return canvas.svg()

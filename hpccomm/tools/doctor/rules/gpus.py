@@ -46,7 +46,7 @@ def _lanes(devices: List, bridges: List, virtual: bool | None) -> Faults:
 
 
 def _has_peers(devices: List) -> bool:
-    """Whether a node has a GPU with another one, or an adapter for RDMA, to reach."""
+    """Whether a node has a GPU that can reach another GPU, or an adapter for RDMA."""
     gpus = sum(map(is_gpu, devices))
     rdma = sum(each["class"].startswith("0x0207") or each["vendor"] == MELLANOX for each in devices)
     return gpus > 0 and gpus + rdma > 1
@@ -71,7 +71,7 @@ def _near(devices: List, nodes: List, ports: List) -> Faults:
     tree = {"pci": {"devices": devices}, "cpu": {"nodes": nodes}, "infiniband": {"ports": ports}}
     node = hardware("", tree)
     several = len([nic for nic in node.of_kind("nic") if nic.rate and nic.domain is not None]) > 1
-    for gpu in node.of_kind("gpu") if several else ():  # one cannot be near to all
+    for gpu in node.of_kind("gpu") if several else ():  # one adapter cannot be near to all GPUs
         near = [nic for nic in node.nearest(gpu, "nic") if nic.rate and nic.domain is not None]
         if near and node.between(gpu, near[0]) == "SYS" and gpu.domain is not None:
             yield f"the GPU at {gpu.address} (NUMA {gpu.domain}) reaches {near[0].name} by another NUMA node only"

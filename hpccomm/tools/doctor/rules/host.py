@@ -17,14 +17,14 @@ FILES_A_RANK = 8
 """Sockets, pipes and files that a rank may hold for each other rank: a generous estimate."""
 
 THREADS_A_RANK = 128
-"""Threads of MPI, NCCL, OpenMP and Python in a rank: likewise."""
+"""Threads of MPI, NCCL, OpenMP and Python that a rank may have: a generous estimate, too."""
 
 SHARED_A_RANK = 16 * MIB
 """Bytes of /dev/shm for each rank of MPI and NCCL; MPICH with UCX takes 5.5 MiB at the start."""
 
 
 LEAST_SHARED = 8 * MIB
-"""Least that each of several ranks on a node needs."""
+"""Least bytes of /dev/shm that each of several ranks on a node needs."""
 
 
 def _memlock(soft: int | None, ports: List, exempt: bool | None, memory: int) -> Faults:

@@ -29,7 +29,7 @@ def _launch(launched: int, world: int, launcher: str | None, library: str) -> Fa
 
 
 def one_library(*read: Sequence[Texts]) -> Faults:
-    """Yield the ranks that have mapped several libraries of one name; the last argument is their paths."""
+    """Yield the libraries of one name that a rank has mapped together; the last argument has the paths of each rank."""
     for paths in sorted({" and ".join(paths) for paths in read[-1] if len(paths) > 1}):
         yield f"a rank has mapped {paths}"
 
@@ -66,7 +66,9 @@ def _hardware_threads(ranks: Sequence[int], cores: Texts, siblings: Texts) -> Fa
     on = grouped((min(of), rank) for of, rank in zip(own, ranks, strict=True) if len(of) == 1)
     if len(ranks) <= len(siblings):
         for core, those in on.items():
-            apart = {cores[ranks.index(rank)] for rank in those}  # of one thread `_cores` says it
+            apart = {
+                cores[ranks.index(rank)] for rank in those
+            }  # `_cores` names ranks on one thread
             if len(those) == len(apart) > 1 and core >= 0:
                 yield f"{ranks_named(those)} run on the hardware threads {siblings[core]} of one core"
 

@@ -22,14 +22,14 @@ RESENT = (
 """Counters of packets that were lost or reordered, and are sent again."""
 
 OFTEN = 10
-"""Times that a link may have gone down before it is compared with others."""
+"""Least number of times that a link went down for a comparison with others."""
 
 FULL_PACKETS = 4200
 """MTU in bytes above which RoCE sends packets of 4096."""
 
 
 FLOOD = 50
-"""Dropped packets that count as a loss: the kernel also drops packets of unknown protocols (LLDP)."""
+"""Least number of dropped packets that is a loss: the kernel also drops packets of unknown protocols (LLDP)."""
 
 
 def _no_link(devices: List, networks: Facts | None) -> Faults:
@@ -63,7 +63,7 @@ def _rose(*names: str) -> Callable[[Facts], str]:
 
 
 def _is_slow(device: Facts) -> bool:
-    # On USB is that of the board's controller.
+    # An interface on USB is the one of the board's controller.
     up = device.get("state") == "up" and not device.get("usb")
     return up and bool(device.get("speed", 1000) < 1000)
 

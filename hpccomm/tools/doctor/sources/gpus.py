@@ -99,7 +99,7 @@ def _link(library: Any, handle: Any) -> dict[str, int]:
 
 
 def nvlink(reading: Reading) -> None:
-    """Read ``gpus``: name, PCI address, the ``rate`` of a link in GB/s, and ``links``, each with the device at its other end."""
+    """Read ``gpus``: name, PCI address, ``rate`` of a link in GB/s, and ``links`` with the device at the other end."""
     if reading.path("/proc/driver/nvidia/version").exists():
         reading.take("gpus", _linked)
     else:

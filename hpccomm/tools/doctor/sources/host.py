@@ -36,7 +36,7 @@ def gather(reading: Reading) -> None:
 
 
 def _policies(reading: Reading, name: str) -> dict[str, int]:
-    """Return how many processors have which policy."""
+    """Return the number of processors with each policy."""
     files = list(reading.matches("/sys/devices/system/cpu", f"cpu[0-9]*/cpufreq/{name}"))
     if not files:
         raise LookupError("the kernel does not scale the processors' clock here")
@@ -88,9 +88,9 @@ _CPUS, _NODES = "/sys/devices/system/cpu", "/sys/devices/system/node"
 
 
 def processors(reading: Reading) -> None:
-    """Read ``allowed`` and ``online`` (lists such as ``0-3,8``), the ``number`` that is allowed, ``sockets``, ``cores`` and ``nodes``.
+    """Read ``allowed`` and ``online`` (lists such as ``0-3,8``), ``number``, ``sockets``, ``cores`` and ``nodes``.
 
-    A core is the list of its threads. A NUMA node has its CPUs, the bytes of its memory, and its distances to the
+    ``number`` counts the allowed CPUs. A core is the list of its threads. A NUMA node has its CPUs, the bytes of its memory, and its distances to the
     nodes in their order.
     """
     reading.files("cpu")
@@ -157,7 +157,7 @@ def kernel_log(reading: Reading) -> None:
 
 
 def _log(file: Path) -> str:
-    """Return all records: one a read; an overwritten one is an error of the device."""
+    """Return all records. The device gives one at each read, and an error for an overwritten one."""
     records: list[bytes] = []
     with file.open("rb", buffering=0) as log:
         os.set_blocking(log.fileno(), False)

@@ -81,7 +81,7 @@ def groups(reading: Reading, controller: str) -> list[_Group]:
     Raises
     ------
     LookupError
-        If the controller is not to be seen here.
+        If this process sees no group of the controller.
     """
     top = reading.path("/sys/fs/cgroup")
     unified = (top / "cgroup.controllers").exists()
@@ -166,10 +166,10 @@ class Look(NamedTuple):
     clock, own : float
         Seconds: the moment, and what the process has taken until then.
     pool : frozenset of int
-        The CPUs that it may use, with all threads of their cores; where its control group may have less than these, a number
-        of the group, below 0.
+        The CPUs that it may use, with all threads of their cores. If the time of its control group is less than theirs,
+        a number below 0 that stands for the group.
     size, taken : float
-        How many processors that is, and the seconds that all processes have taken of them.
+        The number of these processors, and the seconds that all processes have taken of them.
     """
 
     machine: str

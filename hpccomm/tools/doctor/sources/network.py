@@ -1,4 +1,4 @@
-"""Facts of network interfaces and the networks that they reach; of RDMA adapters, and what device memory needs for them.
+"""Facts of network interfaces and their networks, of RDMA adapters, and of what device memory needs for them.
 
 Counters since the system's start are read twice: a rise between the two matters.
 """
@@ -29,7 +29,7 @@ def counted(
     wait: Callable[[], None],
     about: Callable[[Reading, Path], dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Return the facts about each folder, with its counters of ``files.tsv``, and those ``rising``.
+    """Return the facts about each folder, with its counters of ``files.tsv``, and those that rose (``rising``).
 
     The counters of ``network.losses`` are ``losses``.
     """
@@ -50,9 +50,9 @@ _DEVICES = "/sys/class/infiniband"
 def rdma(reading: Reading, wait: Callable[[], None] = pause) -> None:
     """Read ``ports``, and ``gpudirect``: what lets an adapter reach the memory of a GPU.
 
-    A port has its device, number, PCI address, own network interfaces, states, ``rate`` in Gb/s with lanes and generation, link layer,
-    ``gids`` (index, type, network interface, IPv4 address or prefix), counters, and which of them rose between two
-    readings.
+    A port has its device, number, PCI address, own network interfaces, states, ``rate`` in Gb/s with lanes and
+    generation, link layer, ``gids`` (index, type, network interface, IPv4 address or prefix), counters, and those that
+    rose between two readings.
     """
     ports = list(reading.matches(_DEVICES, "*/ports/*"))
     reading.put("gpudirect", _gpudirect(reading))
@@ -124,7 +124,7 @@ def gather(reading: Reading, wait: Callable[[], None] = pause) -> None:
 
     Virtual interfaces are left out, except bonds, and containers' interfaces to a network. A device
     has its name, PCI address, speed in Mb/s, MTU, state, whether it is on USB, its losses, and
-    which of them rose between two readings. A bond has its ``members``.
+    those that rose between two readings. A bond has its ``members``.
     """
     reached = (reading.take("routes", lambda: _routes(reading)) or {}).get("networks", {})
     folders = [folder for folder in reading.matches(_NET, "*") if _matters(folder, reached)]
