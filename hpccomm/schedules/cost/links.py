@@ -297,30 +297,30 @@ class Links:
         return tuple(queues)
 
 
-def _passed(came: Times, hold: Times, free: Times) -> Times:
+def _passed(arrival: Times, hold: Times, free: Times) -> Times:
     """Return the times at which the messages of queues have passed.
 
-    Messages arrive at `came`, hold their link for `hold` seconds, and the links are free from `free` on. If times
+    Messages arrive at `arrival`, hold their link for `hold` seconds, and the links are free from `free` on. If times
     have components, the messages go one by one, so that each keeps the components of its wait.
     """
-    if came.ndim > 2:
+    if arrival.ndim > 2:
         ends = [free]
-        for each, held in zip(came, hold, strict=True):
+        for each, held in zip(arrival, hold, strict=True):
             ends.append(later(each, ends[-1]) + held)
         return np.stack(ends[1:])
-    came[0] = np.maximum(came[0], free)
-    if len(came) == 1:
-        return came + hold
+    arrival[0] = np.maximum(arrival[0], free)
+    if len(arrival) == 1:
+        return arrival + hold
     so_far = np.cumsum(hold, axis=0)
-    passed: Times = np.maximum.accumulate(came - (so_far - hold), axis=0) + so_far
+    passed: Times = np.maximum.accumulate(arrival - (so_far - hold), axis=0) + so_far
     return passed
 
 
-def _order(came: Times) -> NDArray[np.int64] | None:
+def _order(arrival: Times) -> NDArray[np.int64] | None:
     """Return the order in which the messages of each queue (a column) arrived; None if they are in order."""
-    if len(came) == 1:
+    if len(arrival) == 1:
         return None
-    ticks = np.rint(came / TICK)
+    ticks = np.rint(arrival / TICK)
     if not (ticks[1:] < ticks[:-1]).any():
         return None
     return np.argsort(ticks, axis=0, kind="stable")

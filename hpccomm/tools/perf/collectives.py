@@ -329,12 +329,14 @@ def bind(
     comm: "Communicator",
     collective: Benchmark,
     operands: Operands,
-    how: dict[str, Any],
+    named: dict[str, Any],
     copy: Callable[[Any, Any], None],
     *,
     planned: bool,
 ) -> Call:
-    """Return the call as a function without arguments. `how` holds further arguments; ``copy(out, x)`` copies an array.
+    """Return the call as a function without arguments.
+
+    `named` holds the name of the algorithm, as an argument of the calls that take one. ``copy(out, x)`` copies an array.
 
     With `planned`, the call is a plan, if the collective has plans; the ranks agree on it here.
     """
@@ -342,9 +344,9 @@ def bind(
         call: Call = partial(collective.steps, comm, operands)
     else:
         args, keywords = collective.arguments(operands)
-        call = partial(getattr(comm, collective.name), *args, **keywords, **how)
+        call = partial(getattr(comm, collective.name), *args, **keywords, **named)
         if planned:
-            call = comm.plan(collective.name, *args, **keywords, **how)
+            call = comm.plan(collective.name, *args, **keywords, **named)
     place = _copied_to(collective, operands)
     if place is None:
         return call

@@ -157,11 +157,11 @@ def launch_command(ranks: int, environ: Mapping[str, str], command: Sequence[str
     mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec", path=environ.get("PATH"))
     if mpiexec is not None:
         return [mpiexec, "-n", str(ranks)]
-    how = "install an MPI library, or start the ranks with its launcher"
+    remedy = "install an MPI library, or start the ranks with its launcher"
     if "SLURM_JOB_ID" in environ:
-        how = f"start all: {_line(None, ranks, environ, command)}"
+        remedy = f"start all: {_line(None, ranks, environ, command)}"
     raise BackendUnavailable(
-        f"-g and -t ask for {ranks} ranks, and no mpiexec is there to start them; {how}"
+        f"-g and -t ask for {ranks} ranks, and no mpiexec is there to start them; {remedy}"
     )
 
 
@@ -191,17 +191,17 @@ def launch_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
     With these, Open MPI's launcher finds one slot in a batch job of one task, and MPICH's asks Slurm for a step.
     """
-    own = {
+    kept = {
         name: value
         for name, value in environ.items()
         if name.startswith(_OF_A_USER) or not name.startswith(_OF_A_JOB)
     }
     # As with nccl-tests, there may be fewer cores than ranks.
-    own.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
-    own.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
-    if own.get(DEVICE, "").strip().isdecimal():
-        own[DEVICE] = f"{own[DEVICE].strip()}+"  # the device of the first rank
-    return own
+    kept.setdefault("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe")
+    kept.setdefault("OMPI_MCA_rmaps_base_oversubscribe", "1")
+    if kept.get(DEVICE, "").strip().isdecimal():
+        kept[DEVICE] = f"{kept[DEVICE].strip()}+"  # the device of the first rank
+    return kept
 
 
 def flags_for(environ: Mapping[str, str], rank: int) -> list[str]:

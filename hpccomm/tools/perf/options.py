@@ -76,8 +76,8 @@ def split(text: str) -> RankSplit:
 
 
 @contextmanager
-def grouped(
-    world: "Communicator", asked: RankSplit | None
+def own_group(
+    world: "Communicator", split: RankSplit | None
 ) -> Iterator[tuple["Communicator", int, int]]:
     """Yield this rank's group, its color, and the number of ranks of the smallest group. Collective; blocks.
 
@@ -85,14 +85,14 @@ def grouped(
     ----------
     world : Communicator
         The communicator of all ranks.
-    asked : RankSplit or None
+    split : RankSplit or None
         The split. Rank 0's is used, since not every launcher passes variables on. None leaves the ranks together.
     """
-    how: RankSplit | None = world.broadcast_object(asked)
-    if how is None:
+    split = world.broadcast_object(split)
+    if split is None:
         yield world, 0, world.size
         return
-    color = how.color(world.rank)
+    color = split.color(world.rank)
     group = world.split(color, key=world.rank, name=f"{world.name}-{color}")
     assert group is not None  # as all ranks have a color
     with group:
@@ -372,12 +372,12 @@ class Options:
         return Sizes(*limits, config.step_factor, config.step_bytes)
 
     @property
-    def groups(self) -> list[tuple[Variant, ...]]:
-        """The variants that are open at the same time: both of ``--interleave``; without it one for each backend."""
+    def phases(self) -> list[tuple[Variant, ...]]:
+        """The variants that are open in each phase: one for each backend, or both of ``--interleave`` in one phase."""
         if self.variants is None:
             return [(Variant("", backend),) for backend in self.backends]
-        own = self.backends[0]
-        return [tuple(replace(each, backend=each.backend or own) for each in self.variants)]
+        default = self.backends[0]
+        return [tuple(replace(each, backend=each.backend or default) for each in self.variants)]
 
     def pairs(self, collective: Benchmark) -> tuple[Pair, ...]:
         """Return the pairs of type and reduction that have a meaning for a collective.

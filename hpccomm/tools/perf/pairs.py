@@ -218,7 +218,7 @@ class _PairRounds:
     def run(self, planned: Sequence[Round], deadline: float) -> list[PairLink] | None:
         """Measure rounds, at least one, until the deadline of rank 0; return the links on rank 0, None elsewhere."""
         comm, over = self._comm, np.zeros(1, np.int32)
-        own: dict[Pair, tuple[float, float]] = {}
+        measured: dict[Pair, tuple[float, float]] = {}
         for number, turn in enumerate(planned):
             over[0] = comm.rank == 0 and number > 0 and perf_counter() > deadline
             # No rank begins a round before all ranks have ended the last one.
@@ -228,12 +228,12 @@ class _PairRounds:
             self._say(f"round {number + 1} of {len(planned)}: {len(turn)} pairs")
             for pair in turn:
                 if comm.rank in pair:
-                    own[pair] = self._pair(sum(pair) - comm.rank, comm.rank == pair[0])
-        of_ranks = comm.gather_object(own)
+                    measured[pair] = self._pair(sum(pair) - comm.rank, comm.rank == pair[0])
+        of_ranks = comm.gather_object(measured)
         if of_ranks is None:
             return None
         links = []
-        for a, b in sorted({pair for its in of_ranks for pair in its}):
+        for a, b in sorted({pair for pairs_of_rank in of_ranks for pair in pairs_of_rank}):
             (latency, there), (_, back) = of_ranks[a][a, b], of_ranks[b][a, b]
             links.append(PairLink(a, b, latency=latency, there=there, back=back))
         return links

@@ -587,10 +587,10 @@ def _differs_by_more_than_roundings(got: Array, expected: Array, ranks: int) -> 
     """
     real = _real_part(expected.dtype)
     unit, least = float(_format(real).eps) / 2, float(_format(real).smallest_subnormal) / 2
-    is_, should = (each.view(real).astype(np.float64) for each in (got, expected))
-    size = np.abs(should)
+    actual, exact = (each.view(real).astype(np.float64) for each in (got, expected))
+    size = np.abs(exact)
     allowed = (ranks + 2) * unit * size + least * ranks * (1 + size)
-    return _of_elements(~(np.abs(is_ - should) <= allowed), got.size)  # NaN counts as far
+    return _of_elements(~(np.abs(actual - exact) <= allowed), got.size)  # NaN counts as far
 
 
 def _of_elements(parts: NDArray[np.bool_], count: int) -> NDArray[np.bool_]:

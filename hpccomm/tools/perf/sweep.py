@@ -36,7 +36,7 @@ from hpccomm.tools.perf.arrays import Array, DeviceMemory, HostMemory, MemoryKin
 from hpccomm.tools.perf.collectives import Call, Member, Operands, Segments, bind
 from hpccomm.tools.perf.facts import on_root
 from hpccomm.tools.perf.isolated import NOT_ISOLATED, Budget, IsolatedTimer, RankTimes, repetitions
-from hpccomm.tools.perf.options import ONLY, Options, Variant, grouped
+from hpccomm.tools.perf.options import ONLY, Options, Variant, own_group
 from hpccomm.tools.perf.patterns import AUTO, DEVICE, HOST, NCCL, CheckedData, Mismatch
 from hpccomm.tools.perf.report import InterleavedReport, Report
 from hpccomm.tools.perf.tables import PerfCase, PerfTable, TableLine, TablePlan, side_by_side
@@ -103,7 +103,7 @@ class CaseRunner:
         self._layout = layout = case.arrange(comm.rank, comm.size)
         self._data = CheckedData(case.dtype, case.op, comm.size, serial, memory.multiplies)
         # Always passed, to override HPCCOMM_ALGORITHM: the table names the algorithm that runs.
-        self._how = {"algorithm": algorithm} if case.collective.algorithms else {}
+        self._named = {"algorithm": algorithm} if case.collective.algorithms else {}
         self._offset = config.unalign * case.dtype.itemsize
         self._verifies = config.validation > 0 and case.collective.what.moves
         self._operations = config.iterations * config.aggregated_iterations
@@ -244,7 +244,7 @@ class CaseRunner:
         operands = Operands(*arrays, case.op, self._layout, member, in_place)
         # Over NCCL, only plans use registered memory.
         planned = memory.name == DEVICE and self._config.local_register > 0
-        return bind(comm, case.collective, operands, self._how, memory.copy, planned=planned)
+        return bind(comm, case.collective, operands, self._named, memory.copy, planned=planned)
 
     def _view(self, at: Tile, first: int, count: int) -> Array:
         """Return `count` elements of a tile, from its element `first` on."""
@@ -294,19 +294,19 @@ def run(
     ResultsError
         On every rank, if rank 0 cannot write a file, before anything is measured or later.
     """
-    groups = options.groups
+    phases = options.phases
     with ExitStack() as stack:
-        if len(groups) == 1:  # need not be opened again to be measured
-            opened = _kept_open(stack, opened, groups[0])
+        if len(phases) == 1:  # need not be opened again to be measured
+            opened = _kept_open(stack, opened, phases[0])
         kind = kind_of_arrays(opened, options)
         plans = [TablePlan(options.of_variant(each)) for each in options.variants or (ONLY,)]
         versions: dict[str, str] = {}
-        for number, group in enumerate(groups):
-            with _sides(opened, group, options, kind) as sides:
+        for phase, variants in enumerate(phases):
+            with _sides(opened, variants, options, kind) as sides:
                 _refuse_two_libraries(sides)
                 for side, plan in zip(sides, plans, strict=True):
                     with side.variant.entered(), side.memory.entered():
-                        plan.add(number, side.comm, side.memory)
+                        plan.add(phase, side.comm, side.memory)
                         versions |= side.memory.versions()
                 _refuse_unequal(sides[0], plans[0])
         tables, skipped = side_by_side(plans, options)
@@ -317,16 +317,16 @@ def run(
         )
         sweep = _Sweep(options, lines, (out, err), terminal)
         with sweep.closing:
-            for number, group in enumerate(groups):
-                with _sides(opened, group, options, kind) as sides:
+            for phase, variants in enumerate(phases):
+                with _sides(opened, variants, options, kind) as sides:
                     sweep.allocate(sides)
-                    if number == 0:
+                    if phase == 0:
                         sweep.open(sides[0], skipped, versions)
                     for row in tables:
-                        if row[0].group == number:
+                        if row[0].phase == phase:
                             sweep.measure(sides, row)
                     sweep.leave(sides)
-                    if number == len(groups) - 1:
+                    if phase == len(phases) - 1:
                         status = sweep.conclude(sides[0])
         return status
 
@@ -352,7 +352,7 @@ def kind_of_arrays(opened: Opened, options: Options) -> str:
     if kind == AUTO:
         # A barrier runs on the host, whatever the memory of arrays.
         moves = any(each.what.moves for each in options.collectives)
-        variants = [each for group in options.groups for each in group]
+        variants = [each for phase in options.phases for each in phase]
         variants.sort(key=lambda each: each.backend == AUTO)  # a name opens nothing
         kind = DEVICE if moves and any(map(nccl, variants)) else HOST
     if kind == HOST:
@@ -381,7 +381,7 @@ def _sides(
         sides: list[_Side] = []
         for variant in variants:
             world = stack.enter_context(opened(variant))
-            comm, color, least = stack.enter_context(grouped(world, options.split))
+            comm, color, least = stack.enter_context(own_group(world, options.split))
             if sides and comm is sides[0].comm:
                 memory = sides[0].memory
             else:

@@ -120,8 +120,8 @@ class PerfTable:
 
     Attributes
     ----------
-    group : int
-        Number of the variants that are open when it is measured, see `Options.groups`.
+    phase : int
+        Number of the phase in which it is measured, see `Options.phases`.
     backend : str
         Name of the backend, as it is printed.
     collective : Benchmark
@@ -132,7 +132,7 @@ class PerfTable:
         Types and reductions that are measured.
     """
 
-    group: int
+    phase: int
     backend: str
     collective: Benchmark
     algorithm: str
@@ -179,13 +179,13 @@ class TablePlan:
         self._refused: dict[str, str] = {}
         self._unrecorded: list[str] = []
 
-    def add(self, number: int, comm: "Communicator", memory: MemoryKind) -> None:
+    def add(self, phase: int, comm: "Communicator", memory: MemoryKind) -> None:
         """Add the tables of a backend. Local.
 
         Parameters
         ----------
-        number : int
-            Number of the variants that are open, see `Options.groups`.
+        phase : int
+            Number of the phase, see `Options.phases`.
         comm : Communicator
             A communicator over it.
         memory : MemoryKind
@@ -207,7 +207,7 @@ class TablePlan:
                 continue
             for algorithm in self._algorithms(collective, check):
                 if pairs := tuple(self._possible(collective, algorithm, check)):
-                    table = PerfTable(number, memory.backend, collective, algorithm, pairs)
+                    table = PerfTable(phase, memory.backend, collective, algorithm, pairs)
                     self._tables.setdefault(table.names, table)
 
     def _skip(self, what: str) -> None:
@@ -313,10 +313,10 @@ def side_by_side(
     first, *others = (tables for tables, _ in planned)
     together = []
     for table in first:
-        its = [each for tables in others for each in tables if each.collective is table.collective]
-        pairs = tuple(pair for pair in table.pairs if all(pair in each.pairs for each in its))
-        if len(its) == len(others) and pairs:
-            together.append(tuple(replace(each, pairs=pairs) for each in (table, *its)))
+        same = [each for tables in others for each in tables if each.collective is table.collective]
+        pairs = tuple(pair for pair in table.pairs if all(pair in each.pairs for each in same))
+        if len(same) == len(others) and pairs:
+            together.append(tuple(replace(each, pairs=pairs) for each in (table, *same)))
         else:
             skipped[f"{table.collective.name} with both variants"] = None
     if options.variants and not together:
@@ -349,9 +349,9 @@ RANK_0, AVERAGE, MINIMUM, MAXIMUM = range(4)
 """Values of ``-a``: the ways to make one time from the times of all ranks."""
 
 
-def over_ranks(means: NDArray[np.float64], how: int) -> float:
-    """Return one time for the times of all ranks. `how` is the value of ``-a``."""
-    return float((means[0], means.mean(), means.min(), means.max())[how])
+def over_ranks(means: NDArray[np.float64], average: int) -> float:
+    """Return one time for the times of all ranks. `average` is the value of ``-a``."""
+    return float((means[0], means.mean(), means.min(), means.max())[average])
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,15 +258,15 @@ def _algorithms(collective: Benchmark, request: SimulationRequest) -> tuple[str,
 def _refusal(collective: Benchmark, algorithm: str, request: SimulationRequest) -> str:
     """Return why an algorithm cannot be simulated; empty if it can."""
     name = collective.what.name
-    own = KNOWN[name]
-    if algorithm not in own:
-        return f"{collective.name} has no such algorithm; give {ALL} or some of {', '.join(own)}"
-    if own[algorithm].shared and request.network.nodes > 1:
+    known = KNOWN[name]
+    if algorithm not in known:
+        return f"{collective.name} has no such algorithm; give {ALL} or some of {', '.join(known)}"
+    if known[algorithm].shared and request.network.nodes > 1:
         return (
             f"its ranks reach each other's memory, and these are on {request.network.nodes} nodes; "
             f"give --ranks {request.network.ranks_per_node} or fewer"
         )
-    if own[algorithm].uniform and collective.name != name:
+    if known[algorithm].uniform and collective.name != name:
         return f"it takes blocks of one size, which {collective.name} does not have"
     if request.model != EVENTS and (collective.name != name or collective.what.peers):
         return f"{collective.name} differs from rank to rank; only --model {EVENTS} does that"

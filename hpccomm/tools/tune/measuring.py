@@ -87,7 +87,7 @@ class TunedCall:
         return DESCRIPTIONS[self.collective]
 
     @property
-    def how(self) -> str:
+    def difference(self) -> str:
         """Its difference from plain calls of the collective, in words; empty for a plain call."""
         return _FORMS.get(self.form, "")
 

@@ -166,8 +166,8 @@ OTHERS = 3
 
 def title(call: TunedCall) -> str:
     """Return the heading of a call's lines."""
-    how = call.how and f", {call.how}"
-    return f"#\n# {call.collective}{how}\n#{'bytes':>11}  {'fastest':<26}{'us':>10}   others, times as long\n"
+    form = call.difference and f", {call.difference}"
+    return f"#\n# {call.collective}{form}\n#{'bytes':>11}  {'fastest':<26}{'us':>10}   others, times as long\n"
 
 
 def line(times: SizeTimes) -> str:
@@ -198,7 +198,7 @@ def confirmed(confirmations: Sequence[Confirmation]) -> str:
         f"{len(confirmations) - len(slow)} of {len(confirmations)} sizes",
     ]
     lines += [
-        f"#   slower: {each.call.collective}{each.call.how and f' ({each.call.how})'}, "
+        f"#   slower: {each.call.collective}{each.call.difference and f' ({each.call.difference})'}, "
         f"{each.nbytes} bytes: {measuring.spelled(each.chosen)} {each.seconds * 1e6:.2f} us, {measuring.spelled(each.best)} "
         f"{each.fixed[each.best] * 1e6:.2f} us, {each.ratio:.2f} times as long"
         for each in slow
