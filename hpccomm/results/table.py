@@ -105,7 +105,7 @@ MOST_RANKS = 64
 """More are folded, a line for each node."""
 
 MOST_NODES = 16
-"""Of more nodes the first and the last ones are shown."""
+"""If there are more nodes, only the first and the last ones are shown."""
 
 
 def rank_lines(info: RunInfo) -> list[str]:

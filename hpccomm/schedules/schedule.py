@@ -39,7 +39,7 @@ Column = NDArray[np.int64]
 """One value for each row."""
 
 Mask = NDArray[np.bool_]
-"""Whether each row is meant."""
+"""Whether each row is included."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,7 +1,7 @@
 """Ranks as threads of one process: `hpccomm.testing.run_ranks`, for tests and notebooks.
 
-On request the ranks' sends leave later, as a library's sends may. Whatever is written to a send's array before the send
-is complete is sent. So a caller that does not wait for its sends sends wrong numbers, as it does over MPI.
+On request the ranks' sends leave later, as a library's sends may. Then numbers that are written to the array of a send
+before it is complete are sent. So a caller that does not wait for its sends sends wrong numbers, as it does over MPI.
 """
 
 import threading
@@ -27,7 +27,7 @@ POLLS = 1, 2, 4, 16
 
 
 class LateTransport(LoopbackTransport):
-    """A transport whose messages leave later, in their order. Whatever the rank polls on it moves them on.
+    """A transport whose messages leave later, in their order. Every poll of the rank on it moves them on.
 
     Parameters
     ----------

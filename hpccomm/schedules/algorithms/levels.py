@@ -342,7 +342,7 @@ class Lap:
     largest: int
 
     def packed(self, slot: int) -> "Lap":
-        """Return the lap with its blocks in scratch: from `slot` on lie those of lap 0, by node, then of lap 1, ..."""
+        """Return the lap with its blocks packed in scratch: from `slot` on first those of lap 0 by node, then those of lap 1, ..."""
         nodes = self.start.shape[1]
         number = self.number * nodes + np.arange(nodes, dtype=np.int64)
         return replace(self, start=np.broadcast_to(slot + number * self.largest, self.start.shape))

@@ -322,15 +322,15 @@ def scan(group: Group, call: Signature, tuning: Tuning) -> Schedule:
         start = (turn - at) * slots.length
         count = np.where(start < 0, 0, np.clip(total - start, 0, slots.length))
         own, result, aside = Place(SEND, start), Place(RECV, start), slots.place(turn - at)
-        come = slots.place(turn - at, peer=before)
+        prefix = slots.place(turn - at, peer=before)
         yield copies(rank, own, aside, count, first)
         if call.exclusive:
             # In place, the result overwrites the contribution, so the fold for the next rank comes first.
-            yield folds(rank, (come, own), aside, count, final=False, where=~first & hands_on)
-            yield copies(rank, come, result, count, ~first)
+            yield folds(rank, (prefix, own), aside, count, final=False, where=~first & hands_on)
+            yield copies(rank, prefix, result, count, ~first)
             return
         yield copies(rank, own, result, count, first)
-        yield folds(rank, (come, own), result, count, final=False, where=~first)
+        yield folds(rank, (prefix, own), result, count, final=False, where=~first)
         yield copies(rank, result, aside, count, ~first & hands_on)
 
     return slots.in_turns(len(slots.pieces) + n - 1, steps)

@@ -465,10 +465,10 @@ class SymbolicMachine:
             if not len(group.rank):
                 continue
             self._checks.ranks(group.rank, first, size)
-            for met, came in arrivals(group):
+            for met, present in arrivals(group):
                 self._checks.ranks(met, first, size)
                 ranks = met + first
-                arrived.setdefault(ranks.tobytes(), (ranks, []))[1].append(came + first)
+                arrived.setdefault(ranks.tobytes(), (ranks, []))[1].append(present + first)
         label = np.full(self._ranks, -1)
         for number, (ranks, tables) in enumerate(arrived.values()):
             cells = np.concatenate(tables)

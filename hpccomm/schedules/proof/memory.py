@@ -244,7 +244,7 @@ NEVER = 1 << 62
 
 
 def arrivals(group: Group) -> list[tuple[NDArray[np.int64], Column]]:
-    """Return, for each group that meets, its ranks and the ranks of the rows that arrive at it."""
+    """Return, for each group that meets, its ranks, and the ranks among the rows, which arrive."""
     members, which = group.meetings()
     known, which = np.unique(members[which], axis=0, return_inverse=True)
     return [(ranks, group.rank[which.reshape(-1) == i]) for i, ranks in enumerate(known)]

@@ -202,8 +202,8 @@ def any_tag_takes_the_first(comm: Communicator) -> None:
     wait_all(works)
     comm.barrier()
     assert comm.recv(None, left, 5)[0] == 5
-    came = [int(comm.recv(None, left, ANY)[0]) for _ in range(2)]
-    assert came == [7, 5], f"tags {came}"
+    tags = [int(comm.recv(None, left, ANY)[0]) for _ in range(2)]
+    assert tags == [7, 5], f"tags {tags}"
     nothing_is_left(comm)
 
 
@@ -221,9 +221,9 @@ def what_a_probe_tells(comm: Communicator, dtype: np.dtype[Any]) -> None:
         assert seen == (left, 150 * dtype.itemsize, known, False), message
         assert message.tag == tag or tag is ANY, message
         out = np.empty((3, 50), dtype) if tag is ANY else None
-        came = message.recv(out)
-        assert out is None or came is out, "the result is out"
-        equal(came.view(dtype).reshape(3, 50), source[left], str(message))
+        received = message.recv(out)
+        assert out is None or received is out, "the result is out"
+        equal(received.view(dtype).reshape(3, 50), source[left], str(message))
         with raises(UsageError, "received before"):
             message.recv()
     wait_all(works)

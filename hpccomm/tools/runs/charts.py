@@ -202,7 +202,7 @@ def histories(cases: Mapping[str, Sequence[Moment]]) -> Chart:
     Raises
     ------
     ResultsError
-        If there is nothing that two runs have measured.
+        If no case was measured by two runs.
     """
     if not cases:
         raise ResultsError("no case was measured by two runs or more; name more files, or a folder")
@@ -231,7 +231,7 @@ def histories(cases: Mapping[str, Sequence[Moment]]) -> Chart:
 
 def skews(title: str, skew: np.ndarray) -> Chart:
     """Return how late each rank starts and ends, with 5th and 95th percentile, from what `skew` returns."""
-    # Beside each other: both are often at one place.
+    # The marks of a rank lie beside each other, since both are often at one height.
     rows = [
         {"rank": rank, "at": rank + shift, "what": what, "late": late, "low": low, "high": high}
         for what, shift, times in zip(("starts", "ends"), (-0.12, 0.12), skew, strict=True)
@@ -336,10 +336,10 @@ def _map(
 
 
 MOST_RANKS = 64
-"""The most ranks of a chart. Of more ranks, this number is drawn, evenly spread."""
+"""The most ranks of a chart. If there are more, this number is drawn, evenly spread."""
 
 MOST_BARS = 5_000
-"""The most bars of a timeline, so that a page stays small. There are fewer ranks of a step of many calls."""
+"""The most bars of a timeline, so that a page stays small. If a step has many calls, fewer ranks are drawn."""
 
 COLORS = dict(zip(PARTS, ("#9fb8d1", "#2ca02c", "#d62728", "#ff7f0e", "#9467bd"), strict=True))
 """The colors of the parts of a step."""
@@ -458,7 +458,7 @@ def lateness_chart(lateness: Lateness) -> Chart:
 
 
 MOST_POINTS = 500
-"""The most points of a line. Of more steps, medians are drawn."""
+"""The most points of a line. If there are more steps, medians are drawn."""
 
 _SECONDS = {
     "communication": ("seconds", "#1f77b4"),

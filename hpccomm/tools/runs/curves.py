@@ -59,7 +59,7 @@ def _measured(runs: Sequence[Run]) -> Iterator[tuple[Run, int, CurvePoint]]:
     for run in runs:
         cpu_time = run.info.config.report_cputime
         for index, (row, timing) in enumerate(zip(run.rows, run.timings, strict=True)):
-            # Beside the time of the calls (-C) stand the bandwidths of the work.
+            # With -C the time is that of the calls, and the bandwidths are those of the work.
             time = row.bytes / row.algbw / 1e3 if cpu_time and row.algbw > 0 else row.time
             busbw = row.busbw
             if all_kept:
@@ -106,7 +106,7 @@ def _together(size: int, points: list[CurvePoint]) -> CurvePoint:
     with warnings.catch_warnings(category=RuntimeWarning, action="ignore"):  # all may be unknown
         time, low, high, _, isolated = np.nanmedian(columns, axis=0).tolist()
     wrong = sum(max(0, each.wrong) for each in points)
-    # Of an even number, the median of bandwidths is not that of the median time.
+    # If their number is even, the median of the bandwidths does not belong to the median time.
     busbw = float(np.median(columns[:, 0] * columns[:, 3])) / time
     return CurvePoint(size, time, low, high, busbw, isolated, wrong, points[0].statistic)
 

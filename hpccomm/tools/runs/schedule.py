@@ -238,7 +238,7 @@ def _blocks(blocks: Sequence[tuple[int, int]], size: int) -> Caption:
 
 
 def shade(place: float) -> Color:
-    """Return the color of a value in 0 to 1, from a scale for color-blind readers too."""
+    """Return the color of a value in 0 to 1, from a scale that color-blind readers can tell apart."""
     at = np.linspace(0, 1, len(VIRIDIS))
     red, green, blue = (float(np.interp(place, at, part)) for part in zip(*VIRIDIS, strict=True))
     return red, green, blue
@@ -435,7 +435,7 @@ class _Panel:
 
 
 def _sign(canvas: Canvas, what: str, x: float, y: float) -> None:
-    """Draw a sign: its middle is at x if it belongs to a rank, else it begins there."""
+    """Draw a sign: a sign of a rank has its middle at x, any other sign begins there."""
     if what == "peer":
         canvas.line([(x, y), (x + 0.3, y)], INK, 1.3, dashes=PEER_MEMORY)
     elif what == "barrier":
