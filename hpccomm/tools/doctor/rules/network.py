@@ -3,7 +3,7 @@
 import ipaddress
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Any
 
 from hpccomm.tools.doctor.rule import Facts, Faults, List, rules
@@ -73,11 +73,11 @@ def _is_half(device: Facts) -> bool:
 
 
 def _reach(routes: Mapping[str, Facts]) -> Faults:
-    places: dict[tuple[frozenset[str], bool], list[str]] = {}
-    for node, each in routes.items():
-        own = frozenset(network for networks in each["networks"].values() for network in networks)
-        if own:  # else its addresses are IPv6, or its routes are hidden
-            places.setdefault((own, bool(each["gateways"])), []).append(node)
+    places = grouped(
+        ((own, bool(each["gateways"])), node)
+        for node, each in routes.items()
+        if (own := frozenset(chain(*each["networks"].values())))
+    )  # without networks, a node's addresses are IPv6, or its routes are hidden
     for (one, those), (other, others) in combinations(places.items(), 2):
         closed = [nodes[0] for (_, routed), nodes in ((one, those), (other, others)) if not routed]
         if not one[0] & other[0] and closed:

@@ -12,11 +12,16 @@ from hpccomm.tools.doctor.reading import Reading, run, why
 PATIENCE = 4.0
 """Seconds for each command; they run side by side. Without a controller they would wait for minutes."""
 
-_SETTINGS = re.compile(
-    r"GresTypes|LaunchParameters|MpiDefault|MpiParams|PrologFlags|ProctrackType|PropagateResourceLimits(Except)?|"
-    r"SelectType(Parameters)?|SLURM_VERSION|SrunPortRange|TaskPlugin(Param)?"
-)
-_OF_NODE = re.compile(r"CPUTot|CPUAlloc|Gres|RealMemory|State|Reason")
+_PAIRS = {"config": r"(?m)^(\S+) *= *(.*?) *$", "node": r"(\w+)=(\S+)"}
+"""Patterns of the names and values that a command prints, by the fact that it gives."""
+
+_KEPT = {
+    "config": "GresTypes|LaunchParameters|MpiDefault|MpiParams|PrologFlags|ProctrackType|"
+    "PropagateResourceLimits(Except)?|SelectType(Parameters)?|SLURM_VERSION|SrunPortRange|TaskPlugin(Param)?",
+    "node": "CPUTot|CPUAlloc|Gres|RealMemory|State|Reason",
+}
+"""The names that are kept."""
+
 _VARIABLES = re.compile(
     r"SLURM_(JOB_ID|STEP_ID|NTASKS|STEP_NUM_(TASKS|NODES)|JOB_NUM_NODES|CPUS_(ON_NODE|PER_TASK)|GPUS_ON_NODE|"
     r"HET_SIZE|NTASKS_HET_GROUP_\d+|MPI_TYPE|OVERCOMMIT)"
@@ -47,28 +52,25 @@ def gather(reading: Reading, patience: float = PATIENCE) -> None:
         said = dict(
             zip(commands, pool.map(partial(_answer, patience), commands.values()), strict=True)
         )
-    answers = {name: text for name, (text, problem) in said.items() if not problem}
     problems = {name: problem for name, (_, problem) in said.items() if problem}
-    unconfigured = "configuration source" in " ".join(problems.values())
-    if unconfigured and not given:
+    if "configuration source" in " ".join(problems.values()) and not given:
         reading.miss("", "Slurm is installed, and no cluster is configured here")
         return
     reading.put("variables", given)
-    for name, reason in problems.items():
-        reading.miss(name, f"{commands[name][0]}: {reason}")
+    for name, (text, problem) in said.items():
+        if problem:
+            reading.miss(name, f"{commands[name][0]}: {problem}")
+        elif name in _PAIRS:
+            pairs = re.findall(_PAIRS[name], text)
+            kept = {each: value for each, value in pairs if re.fullmatch(_KEPT[name], each)}
+            reading.put(name, kept)
+        else:
+            lines = [line.removeprefix("srun:").strip() for line in text.splitlines()]
+            reading.put(name, [line for line in lines if re.fullmatch(r"[\w/]+", line)])
     if "not found" in problems.get("node", ""):  # such as a login node
         reading.miss("node", "this is not a node of Slurm's")
         del problems["node"]
     reading.put("problems", [f"{' '.join(commands[name])}: {problems[name]}" for name in problems])
-    if "config" in answers:
-        pairs = re.findall(r"^(\S+) *= *(.*?) *$", answers["config"], re.MULTILINE)
-        reading.put("config", {name: value for name, value in pairs if _SETTINGS.fullmatch(name)})
-    if "node" in answers:
-        pairs = re.findall(r"(\w+)=(\S+)", answers["node"])
-        reading.put("node", {name: value for name, value in pairs if _OF_NODE.fullmatch(name)})
-    if "mpi_types" in answers:
-        lines = [line.removeprefix("srun:").strip() for line in answers["mpi_types"].splitlines()]
-        reading.put("mpi_types", [line for line in lines if re.fullmatch(r"[\w/]+", line)])
 
 
 def _answer(patience: float, command: list[str]) -> tuple[str, str]:
