@@ -34,8 +34,8 @@ SAME = 1e-9
 
 
 Sized = Sequence[tuple[int, float]]
-"""Bytes and seconds. Of gradients, in the order in which buckets are filled: the seconds from the first gradient of a step
-until each was ready. Of calls that reduced a bucket, in their order: how long each took."""
+"""Pairs of bytes and seconds. For gradients, in the order in which buckets are filled, the seconds are those from the first
+gradient of a step until each was ready. For calls that reduced a bucket, in their order, they are those of the call."""
 
 
 class CallTime(NamedTuple):
@@ -80,8 +80,8 @@ class BucketChoice:
 def merge(ranks: Sequence[tuple[Sized, Sized]]) -> tuple[Sized, Sized]:
     """Return one measurement of all ranks, from that of each rank: its gradients, and its calls.
 
-    A bucket can start when the slowest rank is ready, so that of the times of a gradient the latest counts. A call
-    takes the least time on the rank that came last; the others have waited for it. So the least one counts.
+    A bucket can start when the slowest rank is ready, so the latest time of a gradient counts. A call takes the least
+    time on the rank that begins it last, for which the others have waited. So the least time of a call counts.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def fit(wire: Sized) -> CallTime | None:
     Parameters
     ----------
     wire : sequence of (int, float)
-        Bytes and seconds of calls. Of the seconds of one size the median counts.
+        Bytes and seconds of calls. Calls of one size count by their median.
 
     Returns
     -------
@@ -111,12 +111,12 @@ def fit(wire: Sized) -> CallTime | None:
     x, y = np.array([*points.items()], np.float64).T
     # Divided by y, the errors are relative: times differ by powers of ten, as their noise does.
     columns, one = np.stack([1 / y, x / y], axis=1), np.ones(len(y))
-    fits = [np.linalg.lstsq(columns / columns.max(axis=0), one)[0] / columns.max(axis=0)]
-    if fits[0].min() < 0:
-        # The optimum lies on the boundary: one of both is 0.
+    solutions = [np.linalg.lstsq(columns / columns.max(axis=0), one)[0] / columns.max(axis=0)]
+    if solutions[0].min() < 0:
+        # The optimum lies on the boundary: one of the two is 0.
         a, b = columns.T
-        fits = [np.array([a.sum() / (a @ a), 0.0]), np.array([0.0, b.sum() / (b @ b)])]
-    best = min(fits, key=lambda each: float(np.square(columns @ each - one).sum()))
+        solutions = [np.array([a.sum() / (a @ a), 0.0]), np.array([0.0, b.sum() / (b @ b)])]
+    best = min(solutions, key=lambda each: float(np.square(columns @ each - one).sum()))
     return CallTime(*best.tolist())
 
 
@@ -150,7 +150,7 @@ def candidates(total: int) -> list[int]:
 def choose(measured: tuple[Sized, Sized], settings: ReductionSettings) -> BucketChoice:
     """Choose the sizes of buckets that are predicted to end a step soonest. Local.
 
-    The present sizes are tried as well, so that the prediction is never worse than with them. Of equal ones, the
+    The present sizes are tried as well, so that the prediction is never worse than with them. Among equal ones, the
     largest is chosen.
 
     Parameters
@@ -194,10 +194,10 @@ def _why_not(total: int, wire: Sized, settings: ReductionSettings) -> str:
         return "each gradient has a bucket of its own by bucketing=False"
     if not total:
         return "the model has no gradients"
-    known = [size_text(nbytes) for nbytes in _medians(wire)]
-    if not known:
+    sizes = [size_text(nbytes) for nbytes in _medians(wire)]
+    if not sizes:
         return "no call was measured"
-    measured = f"buckets of {known[0]}" if len(known) == 1 else f"{known[0]} to {known[-1]}"
+    measured = f"buckets of {sizes[0]}" if len(sizes) == 1 else f"{sizes[0]} to {sizes[-1]}"
     return f"only {measured} were measured, too close to separate latency from bandwidth"
 
 

@@ -69,15 +69,14 @@ def agree(
 ) -> ResultT:
     """Return this rank's value, if all ranks have the same. Collective; blocks.
 
-    One small exchange of digests, and another one only if they differ.
+    The ranks exchange digests, and the texts only if the digests differ.
 
     Parameters
     ----------
     group : RankGroup
         The ranks that train together.
     make : callable
-        Returns it with the texts that must be equal on all ranks, see `texts`. Or it raises the
-        fault.
+        Returns the value with the texts that must be equal on all ranks, see `texts`; or raises the fault.
     problem : str
         The beginning of the message if they differ.
 
@@ -91,21 +90,21 @@ def agree(
     """
     entered()
     error: HpccommError | None = None
-    own: dict[str, str] | str
+    compared: dict[str, str] | str
     try:
-        result, own = make()
+        result, compared = make()
     except HpccommError as raised:
-        error, own = raised, str(raised)
+        error, compared = raised, str(raised)
     except Exception as raised:  # noqa: BLE001 (the other ranks must hear of it)
-        own = f"{type(raised).__name__}: {raised}"
-        error = UsageError(own)
+        compared = f"{type(raised).__name__}: {raised}"
+        error = UsageError(compared)
         error.__cause__ = raised
-    content = own if isinstance(own, str) else list(own.items())
+    content = compared if isinstance(compared, str) else list(compared.items())
     digest = sha256(repr(content).encode()).hexdigest()
     everyone = group.all_gather_object((error is None, digest))
     if all(each == (True, everyone[0][1]) for each in everyone):
         return result
-    every = group.all_gather_object(own)
+    every = group.all_gather_object(compared)
     if error is not None:
         raise error
     for rank, text in enumerate(every):
@@ -130,12 +129,12 @@ def _differences(every: Sequence[dict[str, str]]) -> tuple[list[str], set[int]]:
     first = every[0]
     ranks: set[int] = set()
     lines = []
-    for what in dict.fromkeys(what for text in every for what in text):
-        by_value = grouped((text.get(what, "missing"), rank) for rank, text in enumerate(every))
-        (own, _), *others = by_value.items()
+    for name in dict.fromkeys(name for text in every for name in text):
+        by_value = grouped((text.get(name, "missing"), rank) for rank, text in enumerate(every))
+        (value_of_0, _), *others = by_value.items()
         ranks.update(*(where for _, where in others))
         lines += [
-            f"{what} is {own} on rank 0 and {value} on {ranks_named(where)}"
+            f"{name} is {value_of_0} on rank 0 and {value} on {ranks_named(where)}"
             for value, where in others
         ]
     for rank, text in enumerate(() if lines else every):
@@ -150,7 +149,7 @@ def _differences(every: Sequence[dict[str, str]]) -> tuple[list[str], set[int]]:
 def check_same(group: RankGroup, arrays: Mapping[str, Array], *, problem: str, remedy: str) -> None:
     """Compare arrays of all ranks. Collective; blocks.
 
-    One exchange of 8 bytes an array. Only for the first arrays that differ, two more reductions.
+    The ranks exchange 8 bytes an array. Each of the first arrays that differ takes two more reductions.
 
     Parameters
     ----------
@@ -165,19 +164,19 @@ def check_same(group: RankGroup, arrays: Mapping[str, Array], *, problem: str, r
     Raises
     ------
     RankMismatch
-        On every rank, if an array differs. The message names the arrays, the ranks that have something else than
-        most, and the largest difference of an element between two ranks. It is 0 if only the signs of zeros differ.
+        On every rank, if an array differs. The message names the arrays, the ranks that differ from most others, and
+        the largest difference of an element between two ranks. It is 0 if only the signs of zeros differ.
     """
     digests = np.frombuffer(b"".join(map(_digest, arrays.values())), np.uint64).copy()
     every = group.all_gather(digests)
     lines: list[str] = []
     ranks: set[int] = set()
-    for (what, array), column in zip(arrays.items(), every.T, strict=True):
+    for (name, array), column in zip(arrays.items(), every.T, strict=True):
         if (column == column[0]).all():
             continue
         odd = odd_ones(dict(enumerate(map(int, column))))
         ranks.update(odd)
-        lines.append(f"{what} on {ranks_named(odd)}")
+        lines.append(f"{name} on {ranks_named(odd)}")
         if len(lines) <= MOST:
             lines[-1] += f", by up to {_largest_difference(group, array):.3g}"
     if lines:

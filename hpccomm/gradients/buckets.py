@@ -172,11 +172,11 @@ class BucketReduction(FlatMemory):
     Attributes
     ----------
     divisor : int
-        What the result has to be divided by.
+        Number by which the result has to be divided.
     deferred : bool
         Whether `start` returns before the reduction is done, so that `finish` must wait for it.
     gradients, left : int
-        How many there are, and how many are not ready.
+        Number of gradients, and of those that are not ready.
     under_way : bool
         Whether the reduction has started, and `finish` was not called.
     span : (float, float) or None
@@ -324,8 +324,8 @@ class Buckets:
     each : sequence of BucketReduction
         In this order.
     urgent : list of BucketReduction
-        Those that can be taken out of turn, the one first that the next forward pass needs first. The list is empty if
-        gradients lie on a device, which takes calls in the order in which they are made.
+        Those that can be taken out of turn, in the order in which the next forward pass needs them. The list is empty
+        if gradients lie on a device, which takes calls in the order in which they are made.
     regions : dict of BucketKind to ndarray
         The memory of all buckets of a kind.
     """
@@ -472,8 +472,8 @@ class Buckets:
             self._exchange.scale = self._scale.value
         if factor != 1:
             scale(bucket.elements, factor)
-        own = [written if flag == IS_WRITTEN else bool(found.get(flag)) for flag in FLAGS]
-        bucket.set_flags([*own, *unready])
+        set_here = [written if flag == IS_WRITTEN else bool(found.get(flag)) for flag in FLAGS]
+        bucket.set_flags([*set_here, *unready])
 
     def take(self, bucket: BucketReduction) -> list[bool]:
         """Take a reduced bucket, and return which urgent ones any rank lacks. Blocks, if the reduction is deferred."""
@@ -512,8 +512,8 @@ class Buckets:
 
     def _raise_unwritten(self) -> None:
         """Raise for gradients in buckets: their sum would silently contain old results."""
-        own = self._found[ELSEWHERE] or self._found[UNCHANGED]
-        ranks_of = self._ranks_of([(name, name in self._owners) for name in own])
+        found = self._found[ELSEWHERE] or self._found[UNCHANGED]
+        ranks_of = self._ranks_of([(name, name in self._owners) for name in found])
         self._remember(())
         names = dict.fromkeys(name for name, _ in ranks_of)
         ranks = sorted({rank for ranks in ranks_of.values() for rank in ranks})
@@ -534,8 +534,8 @@ class Buckets:
 
     def _find_missing(self) -> None:
         """Learn which gradients any rank has. Raise for those that a rank lacks, with ``unused="error"``."""
-        own = np.fromiter(self.present.values(), np.uint8, len(self.present))
-        present: Any = self._group.all_gather(own).astype(bool)
+        given = np.fromiter(self.present.values(), np.uint8, len(self.present))
+        present: Any = self._group.all_gather(given).astype(bool)
         self.present = dict(zip(self.present, present.any(axis=0).tolist(), strict=True))
         if self.settings.unused == "error":
             columns = zip(self.present, present.T, strict=True)
@@ -554,9 +554,9 @@ class Buckets:
             f"gradients are NaN or infinite: {_named(ranks_of)}; nonfinite='skip' leaves such steps out"
         )
 
-    def _ranks_of(self, own: list[Any]) -> dict[Any, list[int]]:
+    def _ranks_of(self, found: list[Any]) -> dict[Any, list[int]]:
         """Return on which ranks each gradient was found. Collective; blocks."""
-        every = self._group.all_gather_object(own)
+        every = self._group.all_gather_object(found)
         return grouped((name, rank) for rank, names in enumerate(every) for name in names)
 
     def hand_back(self) -> None:

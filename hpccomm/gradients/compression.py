@@ -104,7 +104,7 @@ class Channel(Protocol):
 
 
 class Compressor(Protocol):
-    """A way to send less than the gradients themselves.
+    """Sends less than the gradients themselves.
 
     Its ``repr`` has its settings, and must be equal on all ranks. That of a frozen dataclass does.
     """

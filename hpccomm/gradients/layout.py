@@ -38,7 +38,7 @@ def ordered(
     order : {"reverse", "ready", "largest"}
         As in `ReductionSettings`.
     readiness : sequence of str, optional
-        For ``"ready"``: the names of all parameters. None, before it is known, is the reverse order.
+        For ``"ready"``: the names of all parameters. None, as before the first step, is the reverse order.
     """
     backward = list(reversed(parameters))
     if order == "largest":
@@ -56,8 +56,7 @@ def mean_order(readiness: Sequence[Sequence[str]]) -> list[str]:
     ----------
     readiness : sequence of sequences of str
         By rank, the names of the gradients in the order in which they became ready. A name that a rank lacks
-        counts as the last there. Of equal means, the order of the first rank that has both decides, else
-        the name.
+        counts as the last there. Among equal means, the name comes first that the lowest rank has first.
     """
     seen = list(dict.fromkeys(chain.from_iterable(readiness)))
     places = [{name: number for number, name in enumerate(names)} for names in readiness]
@@ -161,7 +160,7 @@ def copy_arrays(source: Mapping[str, Array], target: Mapping[str, Array]) -> Non
 def registered_together(
     group: RankGroup, buckets: Sequence[Bucket], flags: int
 ) -> tuple[list[Array], dict[BucketKind, Array]]:
-    """Return zeros for all buckets in registered memory, for each bucket and for each kind. Local.
+    """Return zeros in registered memory: the part of each bucket, and all that is of one kind. Local.
 
     Buckets of one kind lie one behind the other, so that one call reduces all of them. Behind each there is room
     for `flags` elements, up to a cache line.

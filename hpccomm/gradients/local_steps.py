@@ -105,10 +105,10 @@ class LocalSteps:
     over the ranks, the momentum becomes ``v = outer_momentum * v + d``, and the anchor, from which all ranks go on,
     loses ``outer_lr * v``; with `nesterov`, ``outer_lr * (d + outer_momentum * v)``.
 
-    After an error in the midst of an average this object has failed, and every later step raises that error, as of
+    After an error in the midst of an average this object has failed, and every later step raises that error, as with
     `GradientSync`.
 
-    A model of n bytes takes 2 n more for the anchor and what is averaged, and n for the momentum, which is float32
+    A model of n bytes takes 2 n more for the anchor and the averages, and n for the momentum, which is float32
     for narrow parameters. State of the local optimiser is not averaged.
 
     All ranks must make the same number of calls. If they do not, one rank averages while another one computes: the

@@ -271,13 +271,13 @@ def read(parameters: Named, *, devices: bool = False) -> tuple[Arrays, dict[str,
         if name in arrays:
             raise UsageError(f"parameter {name!r} is used twice; give each parameter its own name")
         on_device = devices and is_on_device(array)
-        own = view(array, f"parameter {name!r}", device=on_device)
-        if not dtypes.is_float(own.dtype) or not dtypes.is_native(own.dtype):
+        memory = view(array, f"parameter {name!r}", device=on_device)
+        if not dtypes.is_float(memory.dtype) or not dtypes.is_native(memory.dtype):
             raise UnsupportedDtype(
-                f"parameter {name!r} has dtype {own.dtype}; gradients are real floats in the machine's "
+                f"parameter {name!r} has dtype {memory.dtype}; gradients are real floats in the machine's "
                 "byte order: leave the parameter out, or convert it"
             )
-        arrays[name] = Parameter(name, own.shape, own.dtype, on_device), own
+        arrays[name] = Parameter(name, memory.shape, memory.dtype, on_device), memory
         if getattr(array, "requires_grad", False):
             owners[name] = array
     if not arrays:
@@ -291,7 +291,7 @@ def check_known(what: str, name: str, names: Collection[str]) -> None:
     Raises
     ------
     UsageError
-        With `what` was looked for, a parameter or its gradient, and the nearest name.
+        With the nearest name. `what` is looked for: a parameter or its gradient.
     """
     if name not in names:
         advice = did_you_mean(name, names, "give the name of a parameter")

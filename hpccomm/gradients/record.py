@@ -72,8 +72,8 @@ class Statistics:
     with_gradients : int
         Parameters that had a gradient on this rank in the last reduced step.
     nbytes, wire_nbytes, seconds, hidden_seconds
-        As in `BucketStatistics`, over all buckets and all layouts. Seconds are of host arrays: what goes on on a
-        device is not measured.
+        As in `BucketStatistics`, over all buckets and all layouts. Seconds count host arrays alone:
+        work on a device is not measured.
     calls : int
         Reductions: one a bucket by ``ready`` and ``wait``, one for all buckets of a dtype by ``sync``.
     blocked_seconds : float

@@ -29,12 +29,12 @@ class LossScale:
     initial : float
         The first factor. If this and ``growth`` are powers of 2, multiplying and dividing by it is exact.
     growth : float
-        What multiplies it after ``interval`` finite steps, at least 1.
+        The factor is multiplied by it after ``interval`` finite steps. At least 1.
     backoff : float
-        What multiplies it after a step that is not finite, above 0 and below 1. It does not fall below
-        2^-40.
+        The factor is multiplied by it after a step that is not finite, and does not fall below 2^-40. Above 0 and
+        below 1.
     interval : int
-        Finite steps, one after the other, before it grows.
+        Finite steps, one after the other, before the factor grows.
     """
 
     initial: float = 65536.0
@@ -43,12 +43,12 @@ class LossScale:
     interval: int = 2000
 
     def __post_init__(self) -> None:
-        for name, fits, range_ in (
+        for name, allowed, range_ in (
             ("initial", lambda x: x >= TINY, "of at least 2**-40"),
             ("growth", lambda x: x >= 1, "of at least 1"),
             ("backoff", lambda x: 0 < x < 1, "above 0 and below 1"),
         ):
-            set_checked(self, **{name: check_number(name, getattr(self, name), fits, range_)})
+            set_checked(self, **{name: check_number(name, getattr(self, name), allowed, range_)})
         set_checked(self, interval=check_least("interval", self.interval, 1))
 
     def after(self, scale: float, steps: int, finite: bool) -> tuple[float, int]:
@@ -93,7 +93,7 @@ Order = Literal["reverse", "ready", "largest"]
 KIB, MIB = 1024, 1024**2
 
 _LEAST = {"bucket_bytes": 1, "first_bucket_bytes": 1, "accumulate": 1}
-"""The least value of integers; of others it is 0."""
+"""The least values of integers. Those that are not here may be 0."""
 
 
 class ReductionOptions(TypedDict, total=False):
@@ -223,8 +223,8 @@ class ReductionSettings:
         ):
             shown = repr(self.compressor)
             advice = "give an object with a method channel(), such as TopK()"
-            known = [each.__name__ for each in COMPRESSORS]
-            near = did_you_mean(shown.strip("'"), known, advice)
+            compressors = [each.__name__ for each in COMPRESSORS]
+            near = did_you_mean(shown.strip("'"), compressors, advice)
             raise UsageError(f"compressor is {shown}; {near}")
         if self.deterministic:
             raise UsageError(
@@ -250,9 +250,9 @@ class ReductionSettings:
         UsageError
             If one is unknown or does not fit.
         """
-        known = sorted(self.by_name)
-        for name in changes.keys() - set(known):
-            advice = did_you_mean(name, known, f"give some of {', '.join(known)}")
+        names = sorted(self.by_name)
+        for name in changes.keys() - set(names):
+            advice = did_you_mean(name, names, f"give some of {', '.join(names)}")
             raise UsageError(f"unknown setting {name!r}; {advice}")
         return replace(self, **changes)
 

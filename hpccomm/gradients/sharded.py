@@ -113,16 +113,16 @@ class Shard:
         for each in (self.values, self._gradients, *self.state.values()):
             each[self._padding] = 0
 
-    def own(self) -> dict[str, Array]:
-        """Return this rank's own part: the state, and the masters. Local."""
+    def arrays(self) -> dict[str, Array]:
+        """Return this rank's part of the state by name, with the masters. Local."""
         return {MASTER: self.values, **self.state} if self._masters else self.state
 
 
 def _state(state: StateOf, values: Array) -> dict[str, Array]:
     if not callable(state):
-        own = wide(values.dtype)
+        default = wide(values.dtype)
         return {
-            name: np.zeros(values.size, own if each is None else each)
+            name: np.zeros(values.size, default if each is None else each)
             for name, each in state.items()
         }
     arrays = dict(state(values))
@@ -173,8 +173,8 @@ class ShardedOptimizer:
     bucket_bytes, min_bucket_bytes : int
         Sizes in bytes, see `ReductionSettings`. While one bucket is updated, others are sent.
     masters : bool
-        Keep the own part of float16 and bfloat16 parameters in float32 as well, and update this. Gradients and
-        state are then float32 for the update.
+        Keep this rank's part of float16 and bfloat16 parameters in float32 as well, and update that copy. Gradients
+        and state are then float32 for the update.
     write_back : bool
         Whether steps write the results to the arrays in `parameters`. False saves the copy, and keeps no reference
         to them: train on the views in `ShardedOptimizer.parameters`.
@@ -258,7 +258,7 @@ class ShardedOptimizer:
         if initial == "broadcast":
             self.broadcast_parameters()
         for shard in self._shards:
-            # One bucket needs no background: a call in the own thread is quicker.
+            # One bucket needs no background: a call in this thread is quicker.
             shard.begin(state, self._settings, async_op=len(buckets) > 1)
 
     @property
@@ -352,7 +352,7 @@ class ShardedOptimizer:
     def _own_state(self) -> Iterator[tuple[Bucket, str, Array]]:
         """Return the parts of the state that are on this rank, with the bucket and the name of each."""
         for shard in self._shards:
-            for what, part in shard.own().items():
+            for what, part in shard.arrays().items():
                 yield shard.parameters.bucket, what, part
 
     def broadcast_parameters(self, root: int = 0) -> None:

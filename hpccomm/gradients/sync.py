@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from hpccomm.communicator import Communicator
 
 SYNC, READY = "sync()", "ready() and wait()"
-"""Ways to reduce a step."""
+"""The calls that reduce a step."""
 
 _trainings: "WeakSet[GradientSync]" = WeakSet()
 
@@ -111,7 +111,7 @@ class GradientSync(Hinting):
         self._reduced = False  # the gradients are results
         self._suspended = False  # by no_sync
         self._micro_steps = 0  # since the last reduction
-        self._way = ""  # in which the last step was reduced
+        self._calls = ""  # that reduced the last step
         _trainings.add(self)
 
         def make() -> Model:
@@ -298,8 +298,8 @@ class GradientSync(Hinting):
         ready. Of several buckets ready on all ranks, the one that the next forward pass needs first
         comes first. Until `wait` returns, the bucket's gradients must not be read or written.
 
-        In the first step, and in the first one after `sync`, the first call compares this way with that of the other
-        ranks, and blocks. Where `Communicator.background` is False, reductions begin in `wait`. Where parameters lie on
+        In the first step, and in the first one after `sync`, the first call blocks: the ranks compare whether all of
+        them call `ready` and `wait`. Where `Communicator.background` is False, reductions begin in `wait`. Where parameters lie on
         a device, buckets start in the order of their numbers, and buckets on the host are reduced by the caller's thread.
 
         Parameters
@@ -315,7 +315,7 @@ class GradientSync(Hinting):
         UsageError
             If the name is unknown, was ready before in this step, or the array does not fit. Nothing changes then.
         RankMismatch
-            On every rank, if another rank calls `sync` where all compare their ways.
+            On every rank, if another rank calls `sync` in a step in which the ranks compare their calls.
         """
         if name in self._model.settings.frozen:
             return
@@ -409,8 +409,8 @@ class GradientSync(Hinting):
     def _reducing(self) -> bool:
         return not self._suspended and self._micro_steps + 1 >= self._model.settings.accumulate
 
-    def _begin(self, way: str) -> None:
-        """Begin a step, if none is under way; after another way of reducing, the ranks compare theirs first."""
+    def _begin(self, calls: str) -> None:
+        """Begin a step, if none is under way. If other calls reduced the last one, the ranks compare their calls first."""
         self._check_alive()
         if self._open:
             return
@@ -418,9 +418,9 @@ class GradientSync(Hinting):
         if reducing and self._model.settings.op == "weighted" and buckets.factor is None:
             raise UsageError("op is 'weighted' and this step has no weight; call weigh() first")
         entered()
-        if reducing and way != self._way:
+        if reducing and calls != self._calls:
             differ = "the ranks reduce a step in different ways"
-            self._way = agree(self._group, lambda: (way, {"the call": way}), differ)
+            self._calls = agree(self._group, lambda: (calls, {"the call": calls}), differ)
         if self._reduced:
             buckets.begin()
             self._reduced = False
@@ -474,7 +474,7 @@ class GradientSync(Hinting):
         if settings.order == "ready" and self._readiness is None:
             orders = self._group.all_gather_object(list(buckets.marked))
             self._lay_out(model, readiness=mean_order(orders))
-        elif self._way == READY and warm_up and warm_up.step(buckets.marked, buckets.each):
+        elif self._calls == READY and warm_up and warm_up.step(buckets.marked, buckets.each):
             self._choice = choice = warm_up.choose(self._group, settings)
             sizes = {name: getattr(choice, name) for name in ("bucket_bytes", "first_bucket_bytes")}
             changed = model.configured({**sizes, "adaptive": 0})
