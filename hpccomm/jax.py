@@ -218,7 +218,7 @@ def original_errors() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class TracedCall:
-    """A call of a communicator, without its arrays. JAX compares and hashes it, as what a trace depends on.
+    """A call of a communicator, without its arrays. JAX compares and hashes it, since a trace depends on it.
 
     Attributes
     ----------
@@ -231,7 +231,7 @@ class TracedCall:
     site : tuple or None
         Line of the program that made it.
     refused : bool
-        Whether it stands for the derivative that this call has not. It raises when that is needed.
+        Whether it stands for a derivative that does not exist. It raises where that is needed.
     """
 
     comm: Communicator
@@ -274,21 +274,21 @@ def _or_zeros(result: Any, x: Any) -> Any:
     return zeros
 
 
-def start(what: TracedCall, *arrays: Any) -> Any:
-    """Carry out a call, now or whenever what is being traced runs."""
+def start(call: TracedCall, *arrays: Any) -> Any:
+    """Carry out a call: now, or when the traced program runs."""
     try:
         jax.effects_barrier()  # callbacks whose arrays were not ready run in another thread, and come first
     except jax.errors.JaxRuntimeError as error:
         # JAX raises an error of such a callback again and again. The program may know it from the results.
-        if (original := _original(error, what.comm)) is not None:
+        if (original := _original(error, call.comm)) is not None:
             raise original from error
         if not any(
             text in str(error) for text in (*_raised, *(str(each) for _, each in tuple(_failed)))
         ):
             _raised.append(str(error))
             raise
-    what = replace(what, site=entered(what.site))
-    return _called.bind(*map(array, arrays), what=what)
+    call = replace(call, site=entered(call.site))
+    return _called.bind(*map(array, arrays), call=call)
 
 
 def array(x: Any) -> Any:
@@ -305,48 +305,48 @@ def array(x: Any) -> Any:
 _called: Any = Primitive("hpccomm_call")
 
 
-def _sends(what: TracedCall) -> bool:
+def _sends(call: TracedCall) -> bool:
     """Whether a call sends anything. Raise if it stands for a derivative that is not there."""
-    if what.refused:
+    if call.refused:
         raise UsageError(
-            f"{what.name} by {what.arguments[0]!r} has no gradient; SUM, AVG and premul_sum have one; "
+            f"{call.name} by {call.arguments[0]!r} has no gradient; SUM, AVG and premul_sum have one; "
             "jax.lax.stop_gradient(x) takes the call out of it"
         )
-    return what.name != "replicated"
+    return call.name != "replicated"
 
 
-def _carried(what: TracedCall, *arrays: Any) -> Any:
+def _carried(call: TracedCall, *arrays: Any) -> Any:
     """Make the call of the communicator. The result is an array of NumPy or CuPy."""
-    entered(what.site)
+    entered(call.site)
     views = [cupy().from_dlpack(x) if on_device(x) else np.asarray(x) for x in arrays]
-    return _CARRY[what.name](what.comm, *views, *what.arguments)
+    return _CARRY[call.name](call.comm, *views, *call.arguments)
 
 
-def _now(*arrays: Any, what: TracedCall) -> Any:
+def _now(*arrays: Any, call: TracedCall) -> Any:
     """Carry a call out on arrays that have values."""
-    if not _sends(what):
+    if not _sends(call):
         return arrays[0]
-    result = _carried(what, *arrays)
+    result = _carried(call, *arrays)
     return jnp.from_dlpack(result) if on_device(result) else jnp.asarray(result)
 
 
 _called.def_impl(_now)
 
 
-def _traced(*arrays: Any, what: TracedCall) -> Any:
+def _traced(*arrays: Any, call: TracedCall) -> Any:
     """Give a call as operations of JAX, which run later: a callback."""
-    if not _sends(what):
+    if not _sends(call):
         return arrays[0]
 
     def run(*values: Any) -> Any:
         try:
-            return _carried(what, *values)
+            return _carried(call, *values)
         except HpccommError as error:
-            _failed.append((what.comm, error))
+            _failed.append((call.comm, error))
             raise
 
     like = arrays[-1]
-    result = jax.ShapeDtypeStruct(_shape(what, like.shape), like.dtype)
+    result = jax.ShapeDtypeStruct(_shape(call, like.shape), like.dtype)
     return io_callback(run, result, *arrays, ordered=True)
 
 
@@ -359,39 +359,39 @@ def _effects() -> Any:
     return jax.make_jaxpr(lambda: io_callback(lambda: None, None, ordered=True))().effects
 
 
-def _described(*arrays: Any, what: TracedCall) -> Any:
-    """Return shape, dtype and effects of a call. Raise what it would raise of its arguments, where they come from."""
-    result = jax.core.ShapedArray(_shape(what, arrays[-1].shape), arrays[-1].dtype)
-    if what.refused or what.name == "replicated":
+def _described(*arrays: Any, call: TracedCall) -> Any:
+    """Return shape, dtype and effects of a call. Raise already here the errors of its arguments."""
+    result = jax.core.ShapedArray(_shape(call, arrays[-1].shape), arrays[-1].dtype)
+    if call.refused or call.name == "replicated":
         return result, set()
     x, *others = (np.empty(each.shape, each.dtype) for each in arrays)  # nothing touches the memory
-    if what.name == "send_recv":
-        dst, src, tag = what.arguments
-        what.comm.explain("send_recv", x, dst, *others, src, tag)
+    if call.name == "send_recv":
+        dst, src, tag = call.arguments
+        call.comm.explain("send_recv", x, dst, *others, src, tag)
     else:
-        what.comm.explain(what.name, x, *what.arguments)
+        call.comm.explain(call.name, x, *call.arguments)
     return result, _effects()
 
 
 _called.def_effectful_abstract_eval(_described)
 
 
-def _shape(what: TracedCall, shape: tuple[int, ...]) -> tuple[int, ...]:
-    size = what.comm.size
-    if what.name == "all_gather":
+def _shape(call: TracedCall, shape: tuple[int, ...]) -> tuple[int, ...]:
+    size = call.comm.size
+    if call.name == "all_gather":
         return (size, *shape)
-    return (shape[0] // size, *shape[1:]) if what.name == "reduce_scatter" else shape
+    return (shape[0] // size, *shape[1:]) if call.name == "reduce_scatter" else shape
 
 
-def _batched(arrays: Any, axes: Any, *, what: TracedCall) -> tuple[Any, int]:
+def _batched(arrays: Any, axes: Any, *, call: TracedCall) -> tuple[Any, int]:
     """Make the calls of a batch one call on larger arrays."""
     (size,) = {x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None}
-    inward, outward = _AXES.get(what.name, (0, 0))
+    inward, outward = _AXES.get(call.name, (0, 0))
     whole = (
         jnp.moveaxis(batching.bdim_at_front(x, axis, size), 0, inward)
         for x, axis in zip(arrays, axes, strict=True)
     )
-    return _called.bind(*whole, what=what), outward
+    return _called.bind(*whole, call=call), outward
 
 
 # Not by an assignment: the documentation is made without JAX, of which it has stand-ins.
@@ -401,25 +401,25 @@ batching.primitive_batchers.__setitem__(_called, _batched)
 # Derivatives. A call is linear, but for reductions such as MAX.
 
 
-def _pushed(arrays: Any, tangents: Any, *, what: TracedCall) -> tuple[Any, Any]:
+def _pushed(arrays: Any, tangents: Any, *, call: TracedCall) -> tuple[Any, Any]:
     """Carry a call out, and its derivative: the same call on the tangents."""
-    result = _called.bind(*arrays, what=what)
-    along = what
-    if what.name == "send_recv":
-        (dst, src, tag), (sends, receives) = what.arguments, map(_inexact, arrays)
+    result = _called.bind(*arrays, call=call)
+    along = call
+    if call.name == "send_recv":
+        (dst, src, tag), (sends, receives) = call.arguments, map(_inexact, arrays)
         if sends and not receives:
             raise UsageError(
                 f"send_recv sends {arrays[0].dtype}, which has a gradient, and receives {arrays[1].dtype}, "
                 "which has none; make a call of each, or give it jax.lax.stop_gradient(x)"
             )
-        along = replace(what, arguments=(dst if sends else None, src, tag))
-    elif what.name in ("all_reduce", "reduce_scatter"):
-        along = replace(what, refused=_factor(what) is None)
+        along = replace(call, arguments=(dst if sends else None, src, tag))
+    elif call.name in ("all_reduce", "reduce_scatter"):
+        along = replace(call, refused=_factor(call) is None)
     given = (
         jnp.zeros(x.shape, x.dtype if _inexact(x) else jnp.float32) if type(t) is ad.Zero else t
         for x, t in zip(arrays, tangents, strict=True)
     )
-    return result, _called.bind(*given, what=along)
+    return result, _called.bind(*given, call=along)
 
 
 ad.primitive_jvps.update({_called: _pushed})
@@ -433,44 +433,44 @@ _TRANSPOSED = {"all_to_all": "all_to_all", "broadcast": "reduce", "reduce": "bro
 """The call that takes cotangents back, with the same arguments."""
 
 
-def _returned(slope: Any, *arrays: Any, what: TracedCall) -> tuple[Any, ...]:
+def _returned(slope: Any, *arrays: Any, call: TracedCall) -> tuple[Any, ...]:
     """Return the cotangents of the arrays in which a call is linear; None of others."""
     linear = tuple(map(ad.is_undefined_primal, arrays))
-    _sends(what)
+    _sends(call)
     if type(slope) is ad.Zero:
         return (None,) * len(arrays)
-    if what.name == "send_recv":
-        dst, src, tag = what.arguments
+    if call.name == "send_recv":
+        dst, src, tag = call.arguments
         x = arrays[0].aval if linear[0] else arrays[0]
-        back = replace(what, arguments=(src, dst, tag))
+        back = replace(call, arguments=(src, dst, tag))
         of_x = start(back, slope, jnp.zeros(x.shape, x.dtype))
         of_out = slope if src is None else jnp.zeros_like(slope)
         return (of_x if linear[0] else None, of_out if linear[1] else None)
 
     def other(name: str, *arguments: Any) -> Any:
-        return start(replace(what, name=name, arguments=arguments), slope)
+        return start(replace(call, name=name, arguments=arguments), slope)
 
-    match what.name:
+    match call.name:
         case "all_reduce":
-            return (other("replicated") * _factor(what),)
+            return (other("replicated") * _factor(call),)
         case "replicated":
             return (other("all_reduce", ReduceOp.SUM),)
         case "reduce_scatter":
             gathered = other("all_gather")
-            return (gathered.reshape(-1, *slope.shape[1:]) * _factor(what),)
+            return (gathered.reshape(-1, *slope.shape[1:]) * _factor(call),)
         case "all_gather":
             return (other("reduce_scatter", ReduceOp.SUM)[0],)
-    return (other(_TRANSPOSED[what.name], *what.arguments),)
+    return (other(_TRANSPOSED[call.name], *call.arguments),)
 
 
 ad.primitive_transposes.update({_called: _returned})
 
 
-def _factor(what: TracedCall) -> Any:
+def _factor(call: TracedCall) -> Any:
     """Return the factor by which a reduction multiplies what it sums; None of one that is no sum."""
-    (op,) = what.arguments
+    (op,) = call.arguments
     if op is ReduceOp.AVG:
-        return 1 / what.comm.size
+        return 1 / call.comm.size
     if isinstance(op, PremulSum):
         return op.factor
     return 1 if op is ReduceOp.SUM else None

@@ -62,10 +62,10 @@ CALLS_SECONDS = 5.0
 """How long the end of a group waits for calls under way."""
 
 PAUSE_SECONDS = 1e-3
-"""Seconds between two looks whether they are done."""
+"""Seconds between two looks at these calls."""
 
 SHORTEST_SECONDS = 1e-3
-"""The deadline of a `monitored_barrier` that is given none of any length."""
+"""The deadline of a `monitored_barrier` with a timeout of 0."""
 
 
 def check_equal(name: str, parts: Sequence[Any], own: Any) -> None:
@@ -403,7 +403,7 @@ class GroupCalls:
         return self._duplicates[-1]
 
     def shutdown(self) -> None:
-        """End the group's communicators. Local; raises nothing. Calls under way have a while to come to their end."""
+        """End the group's communicators. Local; raises nothing. Calls under way have `CALLS_SECONDS` to end."""
         for comm in (*self._duplicates, self._comm):
             _end(comm)
 
@@ -543,7 +543,7 @@ def _serving(group: Any) -> GroupCalls:
 
 
 def served_by(group: Any) -> GroupCalls | None:
-    """Return what serves a group of c10d, for whichever device; None if it has another backend."""
+    """Return what serves a group of c10d, on the host or a device; None if it has another backend."""
     for device in ("cpu", "cuda"):
         try:
             backend = group._get_backend(torch.device(device))  # noqa: SLF001 (there is no other way)

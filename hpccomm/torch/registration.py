@@ -17,7 +17,7 @@ SCHEME = "mpi"
 """The scheme of its ``init_method``."""
 
 MARK = "_torchdynamo_disable"
-"""The attribute by which Dynamo knows what it is not to inline."""
+"""The attribute that keeps Dynamo from inlining a function."""
 
 
 def untraced(it: Any) -> Any:
@@ -26,7 +26,7 @@ def untraced(it: Any) -> Any:
     `torch.compiler.disable` does the same, but loads all of Dynamo, which takes seconds, and puts a function around
     each call.
     """
-    # Not above: it imports PyTorch, which calls `register`, and would find none.
+    # Not at the top of the file: it imports PyTorch, which calls `register` before that exists.
     from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 
     unseen = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)  # with all that it calls
@@ -40,8 +40,8 @@ def untraced(it: Any) -> Any:
 def register() -> None:
     """Register the backend, and ``init_method="mpi://"``. Local; idempotent.
 
-    PyTorch calls it at the end of its own import, by the entry point ``torch.backends``: within another call of
-    this function, where that import is its own.
+    PyTorch calls it at the end of its import, by the entry point ``torch.backends``. If this function has begun that
+    import, this is a call within its call.
 
     Raises
     ------

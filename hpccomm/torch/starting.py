@@ -41,7 +41,7 @@ LONGEST_PAUSE = 0.05
 _numbers = itertools.count()
 
 _store: "JobStore | None" = None
-"""c10d keeps the half of it that is C++; this is the other one."""
+"""c10d keeps the C++ half of the store; this keeps the Python half."""
 
 _waiting: Communicator | None = None
 """The communicator of all ranks that a rendezvous has made, until the default group takes it."""
@@ -117,7 +117,7 @@ def _new_comm(timeout: float | None, device: int | None) -> Communicator:
 
 
 def _check_start(given: Mapping[str, int]) -> None:
-    """Raise if each of several processes would be a group of its own, without a word of it."""
+    """Raise if each of several processes would silently be a group of one."""
     launch = launched()
     alone = launch is None or launch.size == 1
     if alone and parent_process() is not None and "world_size" not in given:
@@ -158,7 +158,7 @@ def create(options: Any) -> GroupCalls:
 def _kind() -> type[GroupCalls]:
     """Return the class that c10d needs: it takes a `ProcessGroup` for the whole group.
 
-    It does not say which backends the group is to have, so its own frame is asked.
+    c10d does not pass the group's backends, so they are read from a variable of its frame.
 
     Raises
     ------
@@ -279,7 +279,7 @@ class JobStore(Store):  # type: ignore[misc]  # PyTorch brings no types
         return int(self._ask("add", key, amount))
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Set a value if it is the expected one, or there is none and none is; return what it is now."""
+        """Set a value if the present one is expected, or none is present and none expected; return the present one."""
         return _bytes(self._ask("compare_set", key, _text(expected), _text(desired)))
 
     def check(self, keys: Sequence[str]) -> bool:

@@ -36,7 +36,7 @@ _BITS = {
     torch.float8_e4m3fn: (torch.uint8, FLOAT8_E4M3FN),
     torch.float8_e5m2: (torch.uint8, FLOAT8_E5M2),
 }
-"""What NumPy lacks: as which integers it is shared, and hpccomm's dtype."""
+"""For each dtype that NumPy lacks, the integers as which NumPy shares its memory, and hpccomm's dtype."""
 
 _OPS = {
     getattr(TorchOp.RedOpType, torchs).value: ours
@@ -78,7 +78,7 @@ class CallTerms(NamedTuple):
 
 
 def seconds(time: timedelta | float | None) -> float | None:
-    """Return a deadline in seconds, as which c10d takes numbers; None where it has none."""
+    """Return a deadline in seconds; None if there is none, which c10d also writes as 0. Numbers are seconds."""
     limit = time.total_seconds() if isinstance(time, timedelta) else time or 0.0
     return limit if limit > 0 else None
 
@@ -89,12 +89,12 @@ def operation(op: Any) -> Op:
     Raises
     ------
     UnsupportedDtype
-        If there is no such.
+        If hpccomm has none like it.
     """
     kind = getattr(op, "op", op)
-    known = _OPS.get(kind.value)
-    if known is not None:
-        return known
+    ours = _OPS.get(kind.value)
+    if ours is not None:
+        return ours
     if kind == TorchOp.RedOpType.PREMUL_SUM:
         return premul_sum(float(op.__getstate__()[1]))
     raise UnsupportedDtype(f"op is {kind}; give another one of torch.distributed.ReduceOp")
@@ -152,7 +152,7 @@ def array(tensor: Any, *, reduced: bool = False) -> Any:
     Raises
     ------
     UnsupportedDtype
-        If elements are to be reduced of which only bytes are known.
+        If elements are to be reduced, and their dtype is only bytes to hpccomm.
     UsageError
         If the tensor lies on a device that is not CUDA's.
     """
@@ -182,7 +182,7 @@ def array(tensor: Any, *, reduced: bool = False) -> Any:
 
 
 def contiguous(tensor: Any) -> Any:
-    """Return a tensor whose memory holds what a read of it returns: the same one, or a copy.
+    """Return a tensor with its elements in memory as a reader sees them: the same one, or a copy.
 
     Raises
     ------
@@ -207,7 +207,7 @@ def joined(parts: Sequence[Any]) -> Any:
 
 
 def check_apart(tensor: Any) -> None:
-    """Raise if elements of an output lie in one place, as in an expanded tensor."""
+    """Raise if several elements of an output share one place, as in an expanded tensor."""
     if torch._debug_has_internal_overlap(tensor) == 1:  # noqa: SLF001 (the only way)
         raise UsageError(
             f"a tensor of shape {tuple(tensor.shape)} has elements in one place in memory (strides "

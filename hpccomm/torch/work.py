@@ -17,7 +17,7 @@ from hpccomm.torch.registration import untraced
 from hpccomm.torch.tensors import Settle, seconds
 
 _threads: ThreadPoolExecutor
-"""Complete futures. What hangs on one may wait for another, so a thread is there for each that is open."""
+"""Complete futures. A callback of one may wait for another, so there is a thread for each open one."""
 
 
 @after_fork
@@ -39,11 +39,11 @@ def _complete(future: Any) -> None:
 
 
 BETWEEN_RANKS = CommunicationError, BufferMismatch
-"""What a wait raises that has to do with other ranks: also a message that does not fit."""
+"""Errors of a wait that other ranks cause, such as a message that does not fit."""
 
 
 def as_torchs(error: BaseException) -> BaseException:
-    """Return an error as c10d's users catch it: what went wrong between ranks is a `DistBackendError`."""
+    """Return an error as c10d's users catch it: an error between ranks is a `DistBackendError`."""
     if not isinstance(error, BETWEEN_RANKS):
         return error
     text = f"{type(error).__name__}: {error}"
@@ -211,14 +211,14 @@ class PendingWork(CompletedWork):
         return torch.device("cuda", torch.cuda.current_device()) if on_stream else None
 
     def is_completed(self) -> bool:
-        """Return whether the call is over, for good or ill. The current stream may use the result then, as c10d has it."""
+        """Return whether the call has ended, with or without an error. The current stream may use its result then."""
         done: bool = self._work.done()
         if done and self._work.exception() is None:
             self._settle()
         return done
 
     def is_success(self) -> bool:
-        """Return whether the call is over for good."""
+        """Return whether the call has ended without an error."""
         return self.is_completed() and self._work.exception() is None
 
     def exception(self) -> BaseException | None:
