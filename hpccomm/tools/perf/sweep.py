@@ -27,8 +27,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TextIO
 
+import numpy as np
+
 from hpccomm.communicator import Communicator
 from hpccomm.errors import UsageError
+from hpccomm.results import timings
+from hpccomm.results.schema import UNCHECKED
 from hpccomm.runtime.service import Status
 from hpccomm.tools.output import Progress
 from hpccomm.tools.perf import arrays, facts, patterns
@@ -39,7 +43,15 @@ from hpccomm.tools.perf.isolated import NOT_ISOLATED, Budget, IsolatedTimer, Ran
 from hpccomm.tools.perf.options import ONLY, Options, Variant, own_group
 from hpccomm.tools.perf.patterns import AUTO, DEVICE, HOST, NCCL, CheckedData, Mismatch
 from hpccomm.tools.perf.report import InterleavedReport, Report
-from hpccomm.tools.perf.tables import PerfCase, PerfTable, TableLine, TablePlan, side_by_side
+from hpccomm.tools.perf.tables import (
+    MeasuredRow,
+    PerfCase,
+    PerfTable,
+    TablePlan,
+    over_ranks,
+    side_by_side,
+    wrong_results,
+)
 
 Tile = tuple[int, int]
 """A part of the arrays that is as large as the case: number of the slot, and number of the part in it."""
@@ -86,8 +98,8 @@ class CaseRunner:
         The measured communicator, and its arrays. Every rank makes a runner, and makes the same calls on it.
     options : Options
         The options.
-    algorithm : str
-        The algorithm, which is passed to the calls that take one.
+    table : PerfTable
+        The table of the case. Its algorithm is passed to the calls that take one.
     case : PerfCase
         The case to measure.
     serial : int, optional
@@ -95,15 +107,16 @@ class CaseRunner:
     """
 
     def __init__(
-        self, side: _Side, options: Options, algorithm: str, case: PerfCase, serial: int = 0
+        self, side: _Side, options: Options, table: PerfTable, case: PerfCase, serial: int = 0
     ) -> None:
         config, comm, memory = options.config, side.comm, side.memory
-        self._comm, self._memory, self._case = comm, memory, case
-        self._config, self._samples = config, options.samples
+        self._comm, self._memory, self._variant = comm, memory, side.variant.name
+        self._table, self._case = table, case
+        self._config, self._samples, self._sync = config, options.samples, options.sync
         self._layout = layout = case.arrange(comm.rank, comm.size)
         self._data = CheckedData(case.dtype, case.op, comm.size, serial, memory.multiplies)
         # Always passed, to override HPCCOMM_ALGORITHM: the table names the algorithm that runs.
-        self._named = {"algorithm": algorithm} if case.collective.algorithms else {}
+        self._named = {"algorithm": table.algorithm} if case.collective.algorithms else {}
         self._offset = config.unalign * case.dtype.itemsize
         self._verifies = config.validation > 0 and case.collective.what.moves
         self._operations = config.iterations * config.aggregated_iterations
@@ -177,6 +190,37 @@ class CaseRunner:
         self._data = data
         alone = NOT_ISOLATED if isolated is None else isolated.measure(calls)
         return replace(times.of_each(batched), wrong=tuple(wrong), isolated=alone)
+
+    def row(self, times: Sequence[RankTimes], *, in_place: bool) -> MeasuredRow:
+        """Return the row of a measurement, from the times of all ranks."""
+        config = self._config
+        seconds = over_ranks(np.array([rank.seconds for rank in times]), config.average)
+        issued = over_ranks(np.array([rank.issued for rank in times]), config.average)
+        wrong = sum(each.wrong for rank in times for each in rank.wrong)
+        row = self._case.row(
+            self._table.names,
+            self._comm.size,  # in a split run, rank 0's group: nccl-tests prints its bandwidths
+            seconds,
+            in_place=in_place,
+            # As in nccl-tests, the time until calls return is printed in place of the time of the
+            # work, from which bandwidths are still computed.
+            printed=issued if config.report_cputime else seconds,
+            wrong=wrong if self._verifies else UNCHECKED,
+            iterations=config.iterations * max(1, config.graph),
+        )
+        samples = np.stack([each.samples for each in times], axis=1)
+        stamps = np.stack([each.isolated.stamps for each in times], axis=1)
+        timing = timings.timing(
+            samples,
+            config.per_iter_skip,
+            stamps,
+            sync=self._sync,
+            late=times[0].isolated.late,
+            # The clocks of two ranks can be wrong in opposite directions.
+            clock_error=sum(sorted(each.isolated.clock_error for each in times)[-2:]),
+            variant=self._variant,
+        )
+        return MeasuredRow(row, timing, samples, stamps)
 
     def _verified(self, *, in_place: bool) -> dict[int, Places]:
         """Return the places of the arrays of each timed operation that is verified, by its number."""
@@ -495,7 +539,7 @@ class _Sweep:
                 for side, table, _ in turns:
                     with side.memory.entered():
                         case = replace(empty, size=size)
-                        CaseRunner(side, options, table.algorithm, case).warm_up()
+                        CaseRunner(side, options, table, case).warm_up()
             for number in range(passes) if passes else itertools.count():
                 for size in sizes.measured(empty.dtype.itemsize):
                     case = replace(empty, size=size)
@@ -535,23 +579,21 @@ class _Sweep:
         self, side: _Side, table: PerfTable, timer: IsolatedTimer | None, case: PerfCase
     ) -> None:
         """Measure one line of a table, and report it. Collective; blocks."""
-        options = self._options
-        halves: list[list[RankTimes] | None] = []
+        halves: list[tuple[CaseRunner, list[RankTimes] | None]] = []
         for in_place in (False, True)[: 1 + case.collective.in_place]:
             if self._report is not None:
                 place = "in place" if in_place else "out of place"
                 self._report.progress.show(f"{case} {case.size} B {place}")
-            runner = CaseRunner(side, options, table.algorithm, case, next(self._serials))
-            halves.append(side.world.gather_object(runner.measure(timer, in_place=in_place)))
-        ranks, variant = side.comm.size, side.variant.name
-        line = TableLine(table.names, case, options, ranks, variant)
+            runner = CaseRunner(side, self._options, table, case, next(self._serials))
+            times = runner.measure(timer, in_place=in_place)
+            halves.append((runner, side.world.gather_object(times)))
 
         def write(to: Report) -> None:
-            rows, wrong = [], list[str]()
-            for in_place, times in enumerate(halves):
-                assert times is not None
-                rows.append(line.row(times, in_place=bool(in_place)))
-                wrong += line.wrong(times, in_place=bool(in_place))
+            rows, wrong = list[MeasuredRow](), list[str]()
+            for in_place, (runner, of_ranks) in enumerate(halves):
+                assert of_ranks is not None
+                rows.append(runner.row(of_ranks, in_place=bool(in_place)))
+                wrong += wrong_results(case, rows[-1].row, of_ranks)
             to.add(rows, wrong)
 
         self._write(side.world, write)

@@ -1,6 +1,6 @@
-"""The tables and lines of a run, decided before anything is measured; and a line from the measurements of all ranks.
+"""The tables and lines of a run, decided before anything is measured; and rows, with sentences about wrong results.
 
-`sweep` measures tables, and makes lines on rank 0. `report` prints them. `hpccomm simulate` computes them.
+`sweep` measures tables, and makes rows on rank 0. `report` prints them. `hpccomm simulate` computes them.
 """
 
 import time
@@ -18,7 +18,6 @@ from hpccomm.calls.policy import AUTO
 from hpccomm.dtypes import DType
 from hpccomm.errors import UsageError
 from hpccomm.reductions import Op
-from hpccomm.results import timings
 from hpccomm.results.schema import UNCHECKED, Row, Timing
 from hpccomm.tools.flags import ALL
 from hpccomm.tools.perf.arrays import MemoryKind
@@ -376,82 +375,24 @@ class MeasuredRow:
     isolated: NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class TableLine:
-    """One line of the table, out of place and in place.
+def wrong_results(case: PerfCase, row: Row, times: Sequence[RankTimes]) -> Iterator[str]:
+    """Yield a sentence on each operation of a row that went wrong: rank, index, expected and got.
 
-    Attributes
-    ----------
-    table : tuple of str
-        Collective, backend and algorithm.
-    case : PerfCase
-        The case.
-    options : Options
-        The flags.
-    ranks : int
-        Number of ranks. In a split run, that of rank 0's group, whose bandwidths nccl-tests prints.
-    variant : str
-        Name of the interleaved variant; empty without ``--interleave``.
+    The sentence names the lowest rank with a wrong element, and lists all such ranks.
     """
-
-    table: TableNames
-    case: PerfCase
-    options: Options
-    ranks: int
-    variant: str = ""
-
-    def row(self, times: Sequence[RankTimes], *, in_place: bool) -> MeasuredRow:
-        """Return the row of one half, from the times of all ranks."""
-        config, case = self.options.config, self.case
-        seconds = over_ranks(np.array([rank.seconds for rank in times]), config.average)
-        issued = over_ranks(np.array([rank.issued for rank in times]), config.average)
-        wrong = UNCHECKED
-        if config.validation > 0 and case.collective.what.moves:
-            wrong = sum(each.wrong for rank in times for each in rank.wrong)
-        row = case.row(
-            self.table,
-            self.ranks,
-            seconds,
-            in_place=in_place,
-            # As in nccl-tests, the time until calls return is printed in place of the time of the
-            # work, from which bandwidths are still computed.
-            printed=issued if config.report_cputime else seconds,
-            wrong=wrong,
-            iterations=config.iterations * max(1, config.graph),
+    where = f"{case}, {row.bytes} B, {'in place' if row.in_place else 'out of place'}"
+    operations = grouped(
+        (mismatch.repetition, (rank, mismatch))
+        for rank, each in enumerate(times)
+        for mismatch in each.wrong
+    )
+    for repetition, mismatches in operations.items():
+        rank, first = mismatches[0]
+        timed = f"timed operation {repetition}"
+        when = "an operation after the timed ones" if repetition is None else timed
+        elements = sum(mismatch.wrong for _, mismatch in mismatches)
+        yield (
+            f"{where}, {when}: rank {rank}, index {first.index}: expected {first.expected}, "
+            f"got {first.got}; {elements} elements are wrong on ranks "
+            f"{ranges(rank for rank, _ in mismatches)}"
         )
-        samples = np.stack([each.samples for each in times], axis=1)
-        stamps = np.stack([each.isolated.stamps for each in times], axis=1)
-        timing = timings.timing(
-            samples,
-            config.per_iter_skip,
-            stamps,
-            sync=self.options.sync,
-            late=times[0].isolated.late,
-            # The clocks of two ranks can be wrong in opposite directions.
-            clock_error=sum(sorted(each.isolated.clock_error for each in times)[-2:]),
-            variant=self.variant,
-        )
-        return MeasuredRow(row, timing, samples, stamps)
-
-    def wrong(self, times: Sequence[RankTimes], *, in_place: bool) -> Iterator[str]:
-        """Yield a sentence on each operation that went wrong: rank, index, expected and got.
-
-        The sentence names the lowest rank with a wrong element, and lists all such ranks.
-        """
-        case, layout = self.case, self.case.arrange(0, self.ranks)
-        where = f"{case}, {layout.nbytes} B, {'in place' if in_place else 'out of place'}"
-        operations = grouped(
-            (mismatch.repetition, (rank, mismatch))
-            for rank, each in enumerate(times)
-            for mismatch in each.wrong
-        )
-        for repetition, mismatches in operations.items():
-            rank, first = mismatches[0]
-            timed = f"timed operation {repetition}"
-            when = "an operation after the timed ones" if repetition is None else timed
-            elements = sum(mismatch.wrong for _, mismatch in mismatches)
-            yield (
-                f"{where}, {when}: rank {rank}, index {first.index}: expected {first.expected}, "
-                f"got {first.got}; {elements} elements are wrong on ranks "
-                f"{ranges(rank for rank, _ in mismatches)}"
-            )
