@@ -22,7 +22,6 @@ from hpccomm.schedules.algorithms import halving_doubling, ring
 from hpccomm.schedules.algorithms.partition import (
     Blocks,
     Listed,
-    Located,
     Phase,
     PhasePiece,
     Range,
@@ -162,7 +161,7 @@ def table_blocks(start: Column, count: Column, which: Column | int, largest: int
     largest : int
         Elements of the largest block.
     """
-    return Located(lambda at: (start[which, at], count[which, at]), largest)
+    return Blocks(lambda at: (start[which, at], count[which, at]), largest)
 
 
 class Levels:

@@ -53,68 +53,44 @@ def doublings(size: int) -> list[int]:
     return [1 << k for k in range((size - 1).bit_length())]
 
 
-class Blocks(Protocol):
+@dataclass(slots=True, eq=False)
+class Blocks:
     """A range of elements that is cut into a block for each position of a group.
 
     Attributes
     ----------
+    at : callable
+        ``at(position)`` returns first element and count of the block at `position`, for each row.
     largest : int
         Elements of the largest block of any row.
     """
 
+    at: Callable[[Column], tuple[Column, Column]]
     largest: int
 
-    def at(self, position: Column, /) -> tuple[Column, Column]:
-        """Return first element and count of the block at `position`, for each row."""
-        ...
 
-
-class Even:
+class Even(Blocks):
     """`count` elements from `start`, in `parts` blocks that differ by at most one element.
 
     `start` and `count` may be columns: each row then has its own range.
     """
 
     def __init__(self, start: Column | int, count: Column | int, parts: int) -> None:
-        self._start = start
-        self._count = count
-        self._parts = parts
-        self.largest = -(-int(np.max(count, initial=0)) // parts)
+        def at(position: Column) -> tuple[Column, Column]:
+            first, end = position * count // parts, (position + 1) * count // parts
+            return start + first, end - first
 
-    def at(self, position: Column) -> tuple[Column, Column]:
-        """Return first element and count of the block at `position`, for each row."""
-        first = position * self._count // self._parts
-        last = (position + 1) * self._count // self._parts
-        return self._start + first, last - first
+        super().__init__(at, -(-int(np.max(count, initial=0)) // parts))
 
 
-class Listed:
+class Listed(Blocks):
     """Blocks of the given counts, one after the other from `start`."""
 
     def __init__(self, counts: Sequence[int], start: int = 0) -> None:
-        self._starts = np.array(offsets(counts), np.int64) + start
-        self._counts = np.array(counts, np.int64)
-        self.largest = max(counts, default=0)
-
-    def at(self, position: Column) -> tuple[Column, Column]:
-        """Return first element and count of the block at `position`, for each row."""
-        return self._starts[position], self._counts[position]
-
-
-@dataclass(slots=True, eq=False)
-class Located:
-    """Blocks whose places a function gives.
-
-    Attributes
-    ----------
-    at : callable
-        The method `Blocks.at`.
-    largest : int
-        Elements of the largest block.
-    """
-
-    at: Callable[[Column], tuple[Column, Column]]
-    largest: int
+        starts, sizes = np.array(offsets(counts), np.int64) + start, np.array(counts, np.int64)
+        super().__init__(
+            lambda position: (starts[position], sizes[position]), max(counts, default=0)
+        )
 
 
 def clip(blocks: Blocks, first: int, count: int) -> Blocks:
@@ -125,7 +101,7 @@ def clip(blocks: Blocks, first: int, count: int) -> Blocks:
         # np.clip takes three times as long on few elements.
         return start + first, np.minimum(np.maximum(size - first, 0), count)
 
-    return Located(at, min(max(blocks.largest - first, 0), count))
+    return Blocks(at, min(max(blocks.largest - first, 0), count))
 
 
 def clipped(blocks: Blocks, segment: int) -> list[Blocks]:

@@ -24,7 +24,6 @@ import numpy as np
 
 from hpccomm.schedules.algorithms.partition import (
     Blocks,
-    Located,
     Phase,
     PhasePiece,
     all_gather_in_pieces,
@@ -107,7 +106,7 @@ def spans(blocks: Blocks, core: ActiveRanks) -> Blocks:
     def at(number: Column) -> tuple[Column, Column]:
         return span(blocks, core.first(number), core.first(number + 1))
 
-    return Located(at, blocks.largest * (2 if core.extra else 1))
+    return Blocks(at, blocks.largest * (2 if core.extra else 1))
 
 
 def span(blocks: Blocks, first: Column, end: Column) -> tuple[Column, Column]:

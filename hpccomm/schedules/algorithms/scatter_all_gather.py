@@ -20,7 +20,6 @@ from hpccomm.schedules.algorithms import ring
 from hpccomm.schedules.algorithms.partition import (
     Blocks,
     Even,
-    Located,
     Phase,
     PhasePiece,
     doublings,
@@ -65,7 +64,7 @@ def _broadcast_rounds(piece: PhasePiece) -> Rounds:
     blocks = Even(piece.start, piece.count, group.size)
     yield from scatter_rounds(group, root, blocks, piece.target)
     # The same blocks, indexed by position and not by position counted from the root.
-    from_root = Located(lambda at: blocks.at((at - root) % group.size), blocks.largest)
+    from_root = Blocks(lambda at: blocks.at((at - root) % group.size), blocks.largest)
     yield from ring.all_gather_rounds(group, from_root, piece.target, but=root)
 
 
