@@ -5,7 +5,7 @@ each byte. A step is a pipeline, as in Li et al. 2020, section 5.2.3: a bucket s
 the bucket before it is done. Large buckets save latencies, small ones start sooner.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
@@ -13,11 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpccomm.gradients.agreement import RankGroup
-from hpccomm.gradients.buckets import BucketReduction
-from hpccomm.gradients.layout import fill, padded
-from hpccomm.gradients.parameters import Parameter
-from hpccomm.gradients.settings import KIB, ReductionSettings
+from hpccomm.gradients.buckets import Buckets
+from hpccomm.gradients.layout import fill, ordered, padded
+from hpccomm.gradients.settings import KIB, Model, ReductionSettings
 from hpccomm.units import grouped, size_text
 
 SMALLEST = 64 * KIB
@@ -208,45 +206,39 @@ def _medians(wire: Sized) -> dict[int, float]:
 
 
 class WarmUp:
-    """Measures steps of one layout on one rank.
+    """Measures the first steps of one layout on one rank, as many as ``adaptive=`` says.
 
     Parameters
     ----------
-    filled : sequence of Parameter
-        In the order in which buckets are filled, see `ordered`.
-    steps : int
-        Number of steps to measure.
+    model : Model
+        The model that is laid out.
+    readiness : sequence of str or None
+        As in `ordered`.
     """
 
-    def __init__(self, filled: Sequence[Parameter], steps: int) -> None:
-        self._filled, self._left = filled, steps
+    def __init__(self, model: Model, readiness: Sequence[str] | None) -> None:
+        self._model, self._left = model, model.settings.adaptive
+        self._filled = ordered(model.trained, model.settings.order, readiness)
         self._ready: list[list[float]] = []
         self._wire: list[tuple[int, float]] = []
 
-    def step(self, moments: Mapping[str, float], reductions: Sequence[BucketReduction]) -> bool:
-        """Take note that a step is over. Return whether all steps are measured.
-
-        Parameters
-        ----------
-        moments : mapping of str to float
-            When gradients became ready.
-        reductions : sequence of BucketReduction
-            Those of the buckets.
-        """
-        now = perf_counter()
-        first = min(moments.values(), default=now)
-        self._ready.append([moments.get(each.name, now) - first for each in self._filled])
-        spans = [(each.nbytes, *each.span) for each in reductions if each.span is not None]
+    def step(self, buckets: Buckets) -> bool:
+        """Take note that a step by ``ready()`` and ``wait()`` is over. Return whether all steps are measured."""
+        now, marked = perf_counter(), buckets.marked
+        first = min(marked.values(), default=now)
+        self._ready.append([marked.get(each.name, now) - first for each in self._filled])
+        spans = [(each.nbytes, *each.span) for each in buckets.each if each.span is not None]
         self._wire += [(nbytes, end - begin) for nbytes, begin, end in spans]
         self._left -= 1
         return not self._left
 
-    def choose(self, group: RankGroup, settings: ReductionSettings) -> BucketChoice:
-        """Choose the sizes of buckets from what all ranks measured. Collective; blocks."""
+    def choose(self) -> BucketChoice:
+        """Choose the sizes of buckets from the measurements of all ranks. Collective; blocks."""
+        group = self._model.group
         sizes = [padded(each) for each in self._filled]
         typical = [median(seconds) for seconds in zip(*self._ready, strict=True)]
         gradients = list(zip(sizes, typical, strict=True))
         measured = merge(group.all_gather_object((gradients, self._wire)))
         # The choice of rank 0 counts, because other processors may round differently.
-        choice: BucketChoice = group.all_gather_object(choose(measured, settings))[0]
+        choice: BucketChoice = group.all_gather_object(choose(measured, self._model.settings))[0]
         return choice

@@ -213,8 +213,7 @@ class LocalSteps:
         CommunicationError
             If a call fails or its deadline passes.
         """
-        entered()
-        self._group.broadcast_each(self._arrays.values(), root)
+        self._sync.broadcast_parameters(root)
         copy_arrays(self._arrays, self._anchors)
         self._anchored = True
         self._since = 0

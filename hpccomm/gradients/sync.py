@@ -17,7 +17,7 @@ from hpccomm.errors import CommunicatorAborted, UsageError
 from hpccomm.gradients.adaptive import BucketChoice, WarmUp
 from hpccomm.gradients.agreement import RankGroup, agree, check_same
 from hpccomm.gradients.buckets import Buckets
-from hpccomm.gradients.layout import clip, mean_order, ordered
+from hpccomm.gradients.layout import clip, mean_order
 from hpccomm.gradients.parameters import (
     Array,
     Bucket,
@@ -190,10 +190,7 @@ class GradientSync(Hinting):
         before: Buckets | None = getattr(self, "_buckets", None)
         if before is not None:
             buckets.adopt(before)
-        warm_up = None
-        if settings.adaptive:
-            filled = ordered(model.trained, settings.order, readiness)
-            warm_up = WarmUp(filled, settings.adaptive)
+        warm_up = WarmUp(model, readiness) if settings.adaptive else None
         # No calls between these, so that an interrupt comes before all or after all.
         self._model, self._buckets, self._reducer = model, buckets, reducer
         self._scale, self._warm_up, self._readiness = scale, warm_up, readiness
@@ -474,8 +471,8 @@ class GradientSync(Hinting):
         if settings.order == "ready" and self._readiness is None:
             orders = self._group.all_gather_object(list(buckets.marked))
             self._lay_out(model, readiness=mean_order(orders))
-        elif self._calls == READY and warm_up and warm_up.step(buckets.marked, buckets.each):
-            self._choice = choice = warm_up.choose(self._group, settings)
+        elif self._calls == READY and warm_up and warm_up.step(buckets):
+            self._choice = choice = warm_up.choose()
             sizes = {name: getattr(choice, name) for name in ("bucket_bytes", "first_bucket_bytes")}
             changed = model.configured({**sizes, "adaptive": 0})
             self._lay_out(changed, [f"adaptive buckets: {choice}"], self._readiness)
