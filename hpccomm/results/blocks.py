@@ -13,7 +13,7 @@ import os
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +29,9 @@ CALLS = 1 << 14
 (PACKED,) = BLOCKS.beside
 
 _LEVEL = 1
+
+_WORKERS = min(8, os.cpu_count() or 1)
+"""Threads that unpack at the same time: zlib leaves the interpreter to others."""
 
 _HEAD = 3 * 8 * len(CALL_COLUMNS)
 
@@ -63,83 +66,14 @@ def pack(calls: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
     return np.frombuffer(head.tobytes() + b"".join(streams), "u1")
 
 
-class PackedCalls:
-    """The blocks of one file, of all ranks whose calls it has.
-
-    Parameters
-    ----------
-    table : StoredLines
-        The table of blocks. Damaged ones are added to its damage.
-    ranks : int
-        Number of ranks.
-
-    Attributes
-    ----------
-    starts : ndarray of int64
-        The first call of each rank, and behind the last one.
-    """
-
-    def __init__(self, table: StoredLines, ranks: int) -> None:
-        self._table = table
-        self._columns: dict[str, NDArray[np.int64]] = {}
-        heads = {index: packed[:_HEAD].view("<i8") for index, packed in table.parts(PACKED.name)}
-        lines = table.lines[list(heads)]
-        by_rank = np.argsort(lines["rank"], kind="stable")
-        numbers = np.array([*heads.values()], np.int64).reshape(-1, len(_KINDS), 3)[by_rank]
-        self._firsts, self._widths, self._sizes = numbers.T
-        self._at = lines[PACKED.first][by_rank] + _HEAD + np.cumsum(self._sizes, 0) - self._sizes
-        self._ends = np.cumsum(lines["calls"][by_rank])
-        calls = np.bincount(lines["rank"], lines["calls"], ranks).astype(np.int64)
-        self.starts = np.concatenate(([0], np.cumsum(calls)))
-
-    def packed(self, rank: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
-        """Yield the whole blocks of a rank, each with the number of its calls."""
-        for index, packed in self._table.parts(PACKED.name):
-            line = self._table.lines[index]
-            if line["rank"] == rank:
-                yield int(line["calls"]), packed
-
-    def read(self) -> None:
-        """Unpack all columns now, and close the file: a program may replace it, and a process may open some thousand files."""
-        for name in _KINDS:
-            self.numbers(name)
-        self._table.close()
-
-    def forget(self) -> None:
-        """Drop the unpacked columns."""
-        self._columns.clear()
-
-    def numbers(self, name: str) -> NDArray[np.int64]:
-        """Return the stored numbers of a column. Differences to the call before are summed up.
-
-        Raises
-        ------
-        ResultsError
-            If the file cannot be read any more.
-        """
-        if name in self._columns:
-            return self._columns[name]
-        place, out = [*_KINDS].index(name), np.empty(int(self.starts[-1]), np.int64)
-
-        def unpack(blocks: NDArray[np.intp]) -> None:
-            for block in blocks.tolist():
-                end, width = int(self._ends[block]), int(self._widths[place, block])
-                begin = int(self._ends[block - 1]) if block else 0
-                at, size = int(self._at[place, block]), int(self._sizes[place, block])
-                data = zlib.decompress(self._table.read(PACKED.name, at, size))
-                planes = np.frombuffer(data, "u1").reshape(width, end - begin)
-                numbers = np.stack([*planes], -1).view(f"<i{width}").reshape(-1)
-                if name in _WITHIN_CALL:
-                    out[begin:end] = numbers
-                else:
-                    np.cumsum(numbers, dtype=np.int64, out=out[begin:end])
-                    out[begin:end] += self._firsts[place, block]
-
-        workers = min(8, os.cpu_count() or 1)
-        with ThreadPoolExecutor(workers) as pool:  # zlib leaves the interpreter to others
-            list(pool.map(unpack, np.array_split(np.arange(len(self._ends)), workers)))
-        self._columns[name] = out
-        return out
+def heads(table: StoredLines) -> dict[int, dict[int, NDArray[np.int64]]]:
+    """Return the head of each whole block of each rank, by the index of its line. Damaged ones are added to the table's damage."""
+    ranks = table.lines["rank"].tolist()
+    found: dict[int, dict[int, NDArray[np.int64]]] = {}
+    for index, packed in table.parts(PACKED.name):
+        head = packed[:_HEAD].copy().view("<i8").reshape(-1, 3)
+        found.setdefault(ranks[index], {})[index] = head
+    return found
 
 
 @dataclass(frozen=True)
@@ -148,21 +82,41 @@ class RankCalls:
 
     Attributes
     ----------
-    blocks : PackedCalls
-        The file's blocks, which have them in no certain order.
-    where : slice
-        Their place among the calls of the blocks, with start and stop.
+    table : StoredLines
+        The file's table of blocks.
+    heads : mapping of int to ndarray
+        The head of each of the rank's blocks, by the index of its line.
     clock : sequence of (int, int, int)
         Each reading of its clock, how much it is ahead of the common clock, and a bound of the error, in ns. Without
         readings, its times are those of the common clock.
     numbers : sequence of int or None
         The common number of each of its signatures. None: its numbers are the common ones.
+    unpacked : dict of str to ndarray
+        The stored numbers of each column that was asked for.
     """
 
-    blocks: PackedCalls
-    where: slice
+    table: StoredLines
+    heads: Mapping[int, NDArray[np.int64]]
     clock: Sequence[Sequence[int]] = ()
     numbers: Sequence[int] | None = None
+    unpacked: dict[str, NDArray[np.int64]] = field(default_factory=dict, repr=False)
+
+    @property
+    def count(self) -> int:
+        """Number of calls."""
+        return int(self.table.lines["calls"][[*self.heads]].sum())
+
+    def packed(self) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        """Yield the blocks, each with the number of its calls."""
+        for index in self.heads:
+            packed = self.table.part(self.table.numbers[index], PACKED.name)
+            yield int(self.table.lines["calls"][index]), packed
+
+    def read(self) -> None:
+        """Unpack all columns now, and close the file: a program may replace it, and a process may open some thousand files."""
+        with ThreadPoolExecutor(_WORKERS) as pool:
+            list(pool.map(self._stored, _KINDS))
+        self.table.close()
 
     @cached_property
     def _order(self) -> NDArray[np.intp] | slice:
@@ -176,7 +130,27 @@ class RankCalls:
         return self._common(name).astype(_KINDS[name], copy=False)[self._order]
 
     def _stored(self, name: str) -> NDArray[np.int64]:
-        return self.blocks.numbers(name)[self.where]
+        """Return the stored numbers of a column. Differences to the call before are summed up.
+
+        Raises
+        ------
+        ResultsError
+            If the file cannot be read any more.
+        """
+        if name not in self.unpacked:
+            place = [*_KINDS].index(name)
+
+            def unpack(index: int) -> NDArray[np.int64]:
+                head = self.heads[index]
+                first, width, size = head[place].tolist()
+                at = int(self.table.lines[PACKED.first][index] + _HEAD + head[:place, 2].sum())
+                data = zlib.decompress(self.table.read(PACKED.name, at, size))
+                planes = np.frombuffer(data, "u1").reshape(width, -1)
+                numbers = np.stack([*planes], -1).view(f"<i{width}").reshape(-1)
+                return numbers if name in _WITHIN_CALL else first + np.cumsum(numbers, dtype="i8")
+
+            self.unpacked[name] = np.concatenate([np.empty(0, "i8"), *map(unpack, self.heads)])
+        return self.unpacked[name]
 
     def _common(self, name: str) -> NDArray[Any]:
         """Return a column in the order in which it is stored."""
@@ -221,10 +195,11 @@ class StoredColumns(Mapping[str, NDArray[Any]]):
         self._columns: dict[str, NDArray[Any]] = {}
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return a column; raise as `PackedCalls.numbers` does."""
+        """Return a column; raise a `ResultsError` if the file cannot be read any more."""
         if name not in self._columns:
-            each = [np.empty(0, _KINDS[name]), *(one.column(name) for one in self.ranks.values())]
-            self._columns[name] = np.concatenate(each)
+            with ThreadPoolExecutor(_WORKERS) as pool:
+                each = pool.map(lambda one: one.column(name), self.ranks.values())
+                self._columns[name] = np.concatenate([np.empty(0, _KINDS[name]), *each])
         return self._columns[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -240,11 +215,10 @@ class StoredColumns(Mapping[str, NDArray[Any]]):
         for name in self:
             _ = self[name]
         for each in self.ranks.values():
-            each.blocks.forget()
+            each.unpacked.clear()
 
 
 def of_ranks(ranks: int, each: Mapping[int, RankCalls]) -> Calls:
     """Return the calls of all ranks, from those of each rank that has some."""
-    wheres = [each[rank].where if rank in each else slice(0, 0) for rank in range(ranks)]
-    starts = np.cumsum([0, *(where.stop - where.start for where in wheres)])
-    return Calls(starts, StoredColumns(each))
+    counts = [each[rank].count if rank in each else 0 for rank in range(ranks)]
+    return Calls(np.cumsum([0, *counts]), StoredColumns(each))

@@ -20,7 +20,7 @@ from numpy.lib.recfunctions import repack_fields
 
 from hpccomm.errors import ResultsError
 from hpccomm.results import facts, files, layout, lines
-from hpccomm.results.blocks import PackedCalls, RankCalls, StoredColumns, of_ranks
+from hpccomm.results.blocks import RankCalls, StoredColumns, heads, of_ranks
 from hpccomm.results.facts import ENTRY, INTERRUPTED, Others
 from hpccomm.results.files import DIFFERS, DamagedFile, as_utf8, damaged, os_errors_as
 from hpccomm.results.lines import UNKNOWN_END, DamagedPart, Source, StoredLines, spans
@@ -484,12 +484,10 @@ def _recording(path: Path, section: _Section) -> Recording:
                 layouts[buckets[0].since] = buckets
     about = files.of_json(RecordingFacts, section.record)
     ranks = len(about.hosts)
-    stored = PackedCalls(blocks, ranks)
-    ends = stored.starts.tolist()
+    of_blocks = heads(blocks)
     each_rank = joined or dict.fromkeys(range(ranks), ())
     calls = of_ranks(
-        ranks,
-        {n: RankCalls(stored, slice(*ends[n : n + 2]), *each) for n, each in each_rank.items()},
+        ranks, {n: RankCalls(blocks, of_blocks.get(n, {}), *each) for n, each in each_rank.items()}
     )
     used, member = [*signatures], [*groups, *(each.group for each in signatures.values())]
     lost = RecordedGroup("", "unknown", (-1,) * ranks)
@@ -541,7 +539,7 @@ def beside(file: Path) -> tuple[list[Recording], list[str]]:
             damage.append(f"rank {rank}: {error}")
         else:
             for part in examined.recordings[-1:]:
-                _stored(part, rank).blocks.read()
+                _stored(part, rank).read()
                 parts[rank] = replace(part, _lines=None)
             damage += [f"rank {rank}: {what}" for what in examined.damage]
     newest = max((part.facts.started for part in parts.values()), default=None)

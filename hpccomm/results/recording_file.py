@@ -131,7 +131,7 @@ class RecordingWriter:
             As in `add_step`, or if they cannot be read any more.
         """
         self._add_event({"rank": rank, "clock": calls.clock, "numbers": calls.numbers})
-        for number, packed in calls.blocks.packed(rank):
+        for number, packed in calls.packed():
             self._add_block(rank, number, packed)
 
     def add_clock(self, local_ns: int, ahead_ns: int, error_ns: int) -> None:
