@@ -1,7 +1,7 @@
-"""Flags of the command line: what a flag is, the parser, the readers of values, and flags that several verbs have.
+"""Flags of the command line: the description of a flag, the parser, the readers of values, and flags of several verbs.
 
 Each verb of `hpccomm.tools` lists its flags as `Flag` and `FlagGroup`. The parser, the help and the documentation
-read that list. A reader makes a value of text, or raises an error that says what fits.
+read that list. A reader makes a value of text, or raises an error that names the possible values.
 """
 
 import argparse
@@ -42,7 +42,7 @@ class Flag:
         blanks: ``-b --minbytes SIZE 32M``. Without a value it is a switch: ``--json``. Without a name it is an
         argument: ``FILE``.
     read : callable
-        Reads the value from text; raises ``ArgumentTypeError`` or ``ValueError``. Of a switch ``bool``.
+        Reads the value from text; raises ``ArgumentTypeError`` or ``ValueError``. It is ``bool`` for a switch.
     meaning : str
         A phrase for the help.
     field : str
@@ -50,7 +50,7 @@ class Flag:
     required : bool
         Whether the flag is mandatory.
     values : int or str
-        How many values it takes; more than one are a list. ``"?"``, ``"*"`` and ``"+"`` are those of argparse,
+        Number of values that it takes; several values are a list. ``"?"``, ``"*"`` and ``"+"`` are those of argparse,
         ``"append"`` lets the flag be given several times.
     """
 
@@ -83,13 +83,13 @@ class Flag:
 
     @property
     def help(self) -> str:
-        """The meaning, and the default unless the meaning says it or nothing else fits."""
+        """The meaning, and the default unless the meaning states it or it is the only value."""
         if self.default in (None, self.metavar) or "(default" in self.meaning:
             return self.meaning
         return f"{self.meaning} (default {self.default})"
 
     def value(self, text: str) -> Any:
-        """Read the value; argparse shows only what this error says."""
+        """Read the value. argparse shows the text of an ``ArgumentTypeError`` alone."""
         try:
             return self.read(text)
         except ValueError as error:
@@ -153,7 +153,7 @@ class Parser(argparse.ArgumentParser):
     Parameters
     ----------
     text : str or None
-        A docstring, which is the help. Its examples, and what follows them, stand below the flags.
+        A docstring, which is the help. Its examples, and all text after them, stand below the flags.
     **given
         As `argparse.ArgumentParser` has them.
     """
@@ -186,8 +186,8 @@ class Parser(argparse.ArgumentParser):
     def refuse_unknown_flags(self, words: Sequence[str]) -> None:
         """Raise if a word is a flag that the parser does not have.
 
-        argparse itself finds out only when all words are read, and would take the value behind an
-        unknown flag for an argument.
+        argparse itself raises only when all words are read, and would take the value of an unknown flag for an
+        argument.
 
         Raises
         ------
@@ -448,7 +448,7 @@ _AGO = {"d": 1, "w": 7}
 
 
 def case(text: str) -> tuple[str, int | None, str | None]:
-    """Read a case: collective, and perhaps size and type."""
+    """Read a case: a collective, with or without size and type."""
     name, _, rest = text.partition(":")
     size, _, dtype = rest.partition(":")
     if not name:
@@ -457,7 +457,7 @@ def case(text: str) -> tuple[str, int | None, str | None]:
 
 
 def moment(text: str) -> datetime:
-    """Read a date or time in this place's time zone, or how many days or weeks ago."""
+    """Read a date or time in the local time zone, or a number of days or weeks before now."""
     if re.fullmatch(r"\d+[dw]", text):
         days = int(text[:-1]) * _AGO[text[-1]]
         return datetime.now().astimezone() - timedelta(days=days)
@@ -482,7 +482,7 @@ def table(
     - ``read``, the name of a reader;
     - ``range``, an integer of it;
     - ``only``, this value alone, and ``why``;
-    - ``kind``, what the names in the braces of ``usage`` are;
+    - ``kind``, a noun for the names in the braces of ``usage``;
     - nothing, for a switch or for any text.
 
     Parameters

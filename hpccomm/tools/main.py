@@ -114,7 +114,7 @@ def fail(error: HpccommError, *, collective: bool) -> int:
     """
     if isinstance(error.__context__, BrokenPipeError):
         return 141
-    # Misuse is the same on every rank; what went wrong between ranks is each one's own.
+    # All ranks have the same error of usage. An error of communication differs from rank to rank.
     own = isinstance(error, CommunicationError)
     if own or not collective or output.speaks():
         place = launched()
@@ -130,7 +130,7 @@ def fail(error: HpccommError, *, collective: bool) -> int:
 def _open_closed_streams() -> None:
     """Give the null device to standard streams that were closed when the process started.
 
-    Each takes the lowest free descriptor, its own: a results file opened later could take it.
+    Each gets the lowest free descriptor, which is its own. A results file that is opened later cannot take it then.
     """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -139,7 +139,7 @@ def _open_closed_streams() -> None:
 
 
 def _forget_unwritten() -> None:
-    """Keep Python from writing again at exit what a stream has refused."""
+    """Keep Python from writing text again at exit that a stream has refused."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

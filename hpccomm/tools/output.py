@@ -1,4 +1,4 @@
-"""What verbs print, standard output, files and warnings, and the progress of long work on rank 0's terminal.
+"""The output of verbs: standard output, files, warnings, and the progress of long work on rank 0's terminal.
 
 Every verb prints by these functions. Progress shows nothing where there is no terminal.
 """
@@ -28,7 +28,7 @@ _PLAIN = {"\u2192": "->", "\u21e2": "~>", "\u2026": "..."}
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
-    """Replace what the encoding of a stream lacks."""
+    """Replace characters that the encoding of a stream lacks."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     lacking = as_utf8(error.object[error.start : error.end])
@@ -70,31 +70,31 @@ def write(text: str) -> None:
 
 
 def write_found(document: object, lines: Iterable[str], *, as_json: bool) -> None:
-    """Write what a verb has found to standard output: the document as JSON, or the lines."""
+    """Write the findings of a verb to standard output: the document as JSON, or the lines."""
     write((json.dumps(document, indent=1) if as_json else "\n".join(lines)) + "\n")
 
 
 def warn(text: str) -> None:
-    """Write to standard error; a failure is ignored, as the exit status tells it."""
+    """Write to standard error. A failure is ignored, since the exit status reports it."""
     with contextlib.suppress(OSError):
         sys.stderr.write(text)
         sys.stderr.flush()
 
 
 def damaged(damage: Sequence[str], file: Path | None = None) -> int:
-    """Name what of results files, or of a `file`, is damaged, and with that left out; return the exit status."""
+    """Warn of the damaged parts of a `file` or of results files, which were left out; return the exit status."""
     for what in damage:
         warn(f"hpccomm: damaged: {file}: {what}\n" if file else f"hpccomm: damaged: {what}\n")
     return 2 if damage else 0
 
 
 def write_file(file: Path | None, content: str, *, new: bool = False) -> None:
-    """Write a file of text, or to standard output without one; replace an existing file, unless it must be new.
+    """Write text to a file, or to standard output for None. An existing file is replaced, unless it must be new.
 
     Raises
     ------
     ResultsError
-        If it cannot be written, or an HDF5 file is there, which holds measurements.
+        If it cannot be written, or it is an HDF5 file, which holds measurements.
     """
     if file is None:
         write(content)
@@ -115,7 +115,7 @@ def write_file(file: Path | None, content: str, *, new: bool = False) -> None:
 
 
 SOON = 1.0
-"""Seconds after which something takes long."""
+"""Seconds after which work takes long, so that its progress is shown."""
 
 TICK = 0.25
 """Seconds between two looks at the clock."""
@@ -123,14 +123,13 @@ TICK = 0.25
 _COUNTED = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}]"
 _UNCOUNTED = "{desc} [{elapsed}]"
 _COLUMNS = 80
-"""The width of a terminal that does not tell it."""
+"""The assumed width of a terminal that does not report it."""
 
 
 class Progress:
     """One line on a terminal that shows the current work and its progress.
 
-    The cursor stays at its start: what a launcher brings to the terminal later than this then replaces
-    it.
+    The cursor stays at the start of the line, so that later output of a launcher replaces it.
 
     Parameters
     ----------
@@ -167,13 +166,13 @@ class Progress:
             self._draw()
 
     def advance(self, count: int = 1) -> None:
-        """Say that some more is done."""
+        """Add to the amount of work that is done."""
         self._done += count
         if self._total is not None:
             self._total = max(self._total, self._done)
 
     def remain(self, count: int) -> None:
-        """Say how much there is left to do."""
+        """Set the amount of work that is left."""
         self._total = self._done + count
 
     @contextlib.contextmanager
@@ -187,11 +186,11 @@ class Progress:
             yield
 
     def say_last(self, text: str = "") -> None:
-        """Take the line away for good, and write text that stays. From any thread, where the process ends."""
+        """Take the line away for good, and write text that stays. Any thread may call it at the end of the process."""
         if self._stream is None:
             return
         self._ended.set()
-        # Past the stream's buffer, whose lock the main thread may hold.
+        # Not through the stream's buffer: the main thread may hold its lock.
         with contextlib.suppress(OSError):
             os.write(self._stream.fileno(), f"\r\x1b[K{text}".encode(errors="backslashreplace"))
 
@@ -228,14 +227,14 @@ class Progress:
 
 @contextlib.contextmanager
 def watched(doing: str, total: int | None = None) -> Iterator[Progress]:
-    """Show the current work after a while. Other output would mix with it.
+    """Return a context that shows the current work after a while. In it, nothing else may be printed.
 
     Parameters
     ----------
     doing : str
         A phrase, such as ``"reading runs.h5"``.
     total : int or None
-        How much there is to do, for `Progress.advance`.
+        Amount of work, for `Progress.advance`.
     """
     stream = terminal()
     progress = Progress(stream, total, ticking=True)
@@ -249,7 +248,7 @@ def watched(doing: str, total: int | None = None) -> Iterator[Progress]:
 
 
 def terminal() -> TextIO | None:
-    """Return the terminal that the job was started from and that waits for it, if there is one; on rank 0.
+    """Return the terminal from which the job was started, if it waits for the job; None on ranks other than 0.
 
     Standard error is checked first. Standard output does not help, since Open MPI gives every rank a
     terminal there. Below a launcher the process or its parent is of the terminal's foreground group; a
@@ -273,7 +272,7 @@ def terminal() -> TextIO | None:
 
 
 def _columns(stream: TextIO) -> int:
-    """Return the width of a terminal, without its last column, in which some begin a new line."""
+    """Return the width of a terminal without its last column, after which some terminals begin a new line."""
     try:
         columns = os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):
@@ -282,12 +281,12 @@ def _columns(stream: TextIO) -> int:
 
 
 def read_file(file: Path) -> "tuple[Examined, int]":
-    """Read a results file, and name what of it is damaged; return also the exit status.
+    """Read a results file, and warn of its damaged parts; return its contents and the exit status.
 
     Raises
     ------
     ResultsError
-        If nothing of it can be read.
+        If no part of it can be read.
     """
     from hpccomm.results import reader
 
@@ -297,12 +296,12 @@ def read_file(file: Path) -> "tuple[Examined, int]":
 
 
 def read_recording(file: Path, wanted: str | None = None) -> "tuple[Recording, int]":
-    """Read a recording with calls of a results file: the last one, or that of a name. Else as `read_file`.
+    """Read a recording with calls from a results file, by name or the last one; return it and the exit status.
 
     Raises
     ------
     ResultsError
-        If it has no such recording, or that lacks the calls of a rank.
+        If no part of the file can be read, it has no such recording, or the recording lacks the calls of a rank.
     """
     from hpccomm.results.reader import choose
 

@@ -1,4 +1,4 @@
-"""``hpccomm perf``: collectives measured the way nccl-tests does, and verified; pairs of ranks, memory and copies.
+"""``hpccomm perf``: collectives measured as nccl-tests does, and verified; pairs of ranks, memory and copies.
 
 - `perf`, `pairs`, `memory` and `copy` are the verbs. `perf` also repeats a run in several launches. `links` measures
   for the last two.

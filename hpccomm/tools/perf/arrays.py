@@ -1,4 +1,4 @@
-"""The memory of the measured arrays, on the host or on a device, and the amounts that a sweep needs, has and used.
+"""The measured arrays, in host or device memory, and the memory that a sweep needs, may take and has used.
 
 All of perf measures through `MemoryKind`: its methods make, fill, time and compare arrays. A sweep refuses sizes that
 do not fit into the memory, and reports the used memory at its end. `tune` and `simulate` use the checks, too.
@@ -61,7 +61,7 @@ class Need(NamedTuple):
     where : str
         The place of the memory: the name of the node, or a device of it.
     needed, available : int
-        Bytes that the rank will take, and bytes that all ranks together can take from that place.
+        Bytes that the rank will take, and bytes of that place that all ranks together can take.
     """
 
     node: int
@@ -299,7 +299,7 @@ class DeviceMemory:
     Raises
     ------
     BackendUnavailable
-        If the communicator has no way for device arrays.
+        If the communicator cannot move device arrays.
     """
 
     name = DEVICE
@@ -356,7 +356,7 @@ class DeviceMemory:
 
     def capacity(self) -> tuple[str, int]:
         """Return this rank's device, and the bytes that are free on it."""
-        # Else the memory that CuPy keeps of freed arrays would count as taken.
+        # CuPy keeps the memory of freed arrays, which would otherwise count as taken.
         self.module.get_default_memory_pool().free_all_blocks()
         free, _ = self._runtime.memGetInfo()
         return f"device {identify(self._device).pci} of {facts.host()}", int(free)
@@ -508,7 +508,7 @@ def allocate(comm: "Communicator", memory: MemoryKind, options: Options) -> None
 def settings_in_effect(
     comm: "Communicator", memory: MemoryKind, options: Options
 ) -> tuple[Config, tuple[str, ...]]:
-    """Return the settings that are in effect, and the names of those that could not be followed. Collective."""
+    """Return the settings in effect, and the names of the settings that could not be followed. Collective."""
     config = options.config
     if not config.local_register or memory.name == HOST:
         return config, ()

@@ -275,7 +275,7 @@ def _ring_arguments(operands: Operands) -> Arguments:
 def _across_the_cube(comm: "Communicator", operands: Operands) -> None:
     """Gather from all ranks by exchanges with the neighbors on a hypercube, as nccl-tests' hypercube does.
 
-    In step k, a rank sends the ``2**k`` blocks that it has so far to the rank whose number differs in bit k.
+    In step k, a rank sends its ``2**k`` blocks so far to the rank that has another bit k in its number.
     """
     out, rank, ranks = operands.out, operands.member.rank, operands.member.ranks
     assert out is not None
@@ -336,7 +336,7 @@ def bind(
 ) -> Call:
     """Return the call as a function without arguments.
 
-    `named` holds the name of the algorithm, as an argument of the calls that take one. ``copy(out, x)`` copies an array.
+    `named` holds the name of the algorithm, as an argument of calls that take one. ``copy(out, x)`` copies an array.
 
     With `planned`, the call is a plan, if the collective has plans; the ranks agree on it here.
     """

@@ -106,7 +106,7 @@ def local_run_info(
 
 
 def others(comm: Communicator, rest: Span) -> Others:
-    """Return what other processes took since the ranks have `rested`; on other ranks than 0, nothing. Collective."""
+    """Return the use of the machine by other processes since `rested`; empty on ranks other than 0. Collective."""
     comm.barrier()
     looks = comm.gather_object((origin.host(), *rest, look())) or []
     before = shares([(first, second) for _, first, second, _ in looks])

@@ -136,7 +136,7 @@ def options(args: argparse.Namespace) -> Options:
 
 
 def _derived(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that follow from several flags, or whose default does."""
+    """Return the options that follow from several flags, and those with such a default."""
     variants = args.variants and tuple(args.variants)
     series = dict(zip(("base", "new"), (each.name for each in variants or ()), strict=False))
     series |= (args.series or {}) | ({"variant": args.variant} if args.variant else {})

@@ -246,7 +246,7 @@ class Budget:
         return self._seconds / max(1, self._rows)
 
     def spend(self, seconds: float) -> None:
-        """Take away what a row has used."""
+        """Subtract the time that a row has used."""
         self._seconds = max(0.0, self._seconds - seconds)
         self._rows -= 1
 

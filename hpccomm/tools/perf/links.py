@@ -4,8 +4,8 @@ All ranks measure a bandwidth at the same time; each is stored as a row, and the
 
 Memory: STREAM's Copy and Add, and updates in place, for growing numbers of cores, and for each NUMA node. Arrays are
 larger than the caches. A write to memory that was not read makes the cache read it first; STREAM does not count these
-reads. An update in place has no such reads, like an all-reduce in shared memory. Each core has a bound thread, and its
-own arrays, whose pages lie in the NUMA node of the core that first writes to them. The threads run at the same time,
+reads. An update in place has no such reads, like an all-reduce in shared memory. Each core has a bound thread and
+arrays of its own. A page lies in the NUMA node of the core that first writes to it. The threads run at the same time,
 because NumPy releases the interpreter lock while it copies and adds.
 
 Copies between the host and its devices, within a device, and between devices: the definitions are nvbandwidth's
@@ -317,7 +317,7 @@ class CopyEnds(NamedTuple):
 
     @property
     def device(self) -> int:
-        """The device on whose stream the copy is."""
+        """The device that has the stream of the copy."""
         return self.source if self.source is not None else self.target or 0
 
 

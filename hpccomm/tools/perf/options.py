@@ -195,7 +195,7 @@ class Variant:
 
     @property
     def place(self) -> object:
-        """What determines its communicator: variants of equal places can share one."""
+        """The values that determine its communicator: variants of equal places can share one."""
         return self.backend, frozenset(self.environment.items())
 
     def refuse_process_variables(self) -> None:
@@ -315,7 +315,7 @@ class Options:
     arrays : str
         Memory of the arrays: ``auto``, ``host`` or ``device``.
     sync : str
-        The way in which ranks start isolated repetitions at the same time; empty for no such repetitions.
+        The method by which ranks start isolated repetitions at the same time; empty for no such repetitions.
     interval : float
         Half the width of the confidence interval of their median that ends them, as a fraction of it; 0: any width.
     budget : float
@@ -410,7 +410,7 @@ class Options:
         Parameters
         ----------
         why : str
-            The end of the message: why the arrays are on the host, and what to do.
+            The end of the message: why the arrays are on the host, and a remedy.
         """
         for name, flag in _ON_DEVICE.items():
             if value := getattr(self.config, name):

@@ -4,9 +4,9 @@ Pairs that share no link are measured at the same time: in a round each node mee
 pairs are measured again. With many ranks the rounds end when --budget is used up, and at the
 earliest after the first. The measured pairs then cover all nodes evenly.
 
-The exit status is 0 if nothing is slow, 1 if something is, 4 if nothing else is and other processes keep
-nodes busy, of which nothing is decided then, and 2 if the command failed. A line "# DRAIN host" names
-each host of a slow node, whose pairs are mostly slow, and a line "# UNDECIDED host" each busy one.
+The exit status is 0 if nothing is slow, and 1 if something is. It is 4 if nothing is slow, but other
+processes keep nodes busy, so that these nodes are undecided. It is 2 if the command failed. A node is slow
+if most of its pairs are: a line "# DRAIN host" names its host. A line "# UNDECIDED host" names a busy one.
 
 Examples
 --------

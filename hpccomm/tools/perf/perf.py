@@ -11,10 +11,10 @@ collective that lacks it, are skipped, and the header lists them. Requested alon
 `perf pairs` measures pairs of ranks, `perf memory` a node's memory, and `perf copy` the links of
 its GPUs.
 
-The exit status is 0 if everything is right, 1 if a result is wrong (rank, index, expected and
-actual value are on standard error) or a table is slower than required (--min-bw, --expect), 4 if it is
-slower while other processes kept nodes busy, which decides nothing, and 2 if the command failed: wrong
-usage or configuration, a file, a failed communication.
+The exit status is 0 if everything is right. It is 1 if a result is wrong (rank, index, expected and
+actual value are on standard error), or a table is slower than required (--min-bw, --expect). It is 4 if a
+table is slower, but other processes kept nodes busy, which decides nothing. It is 2 if the command failed:
+wrong usage or configuration, a file, a failed communication.
 
 Examples
 --------
@@ -122,7 +122,7 @@ def words_of_a_launch(words: Sequence[str], series: str, variant: Variant = ONLY
     series : str
         Value of ``--series``.
     variant : Variant, optional
-        The variant that the launch measures. Its flags come behind all others, since the last flags count.
+        The variant that the launch measures. Its flags stand behind all others, since the last flags count.
     """
     parser = Parser(add_help=False)
     add_flags(parser, _OWN)

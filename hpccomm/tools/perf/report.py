@@ -64,7 +64,7 @@ class Report:
     progress : Progress
         Shows the current measurement.
     others : Others
-        What other processes have taken of the machine so far.
+        The use of the machine by other processes so far.
 
     Raises
     ------
@@ -108,7 +108,7 @@ class Report:
             # Last, since its run stays in the file if another file is refused.
             if options.output is not None:
                 self._writer = opened.enter_context(_writer(options, info, expected_rows))
-            # From here on the files belong to this object, and are closed when it is left.
+            # From here on this object owns the files, and leaving it closes them.
             self._opened = opened.pop_all()
         before_end(self._end_at_once, first=True)
         if self._json is not None:
@@ -164,7 +164,7 @@ class Report:
             _put(self._err, f"hpccomm: wrong result: {sentence}\n")
 
     def finish(self, others: Others = UNKNOWN) -> None:
-        """Print the footer of a table. `others` is what other processes have taken until now."""
+        """Print the footer of a table. `others` is the use of the machine by other processes so far."""
         self.others = others
         assert self._begun is not None
         collective, self._begun = self._begun, None
@@ -211,11 +211,11 @@ class Report:
         except (OSError, ResultsError) as second:
             if error is None:
                 raise
-            # The exception on its way out matters more than this one.
+            # The first exception matters more than this one.
             _log.info("the end of the run is not written: %s", second)
 
     def _end_at_once(self) -> None:
-        """Write what would be lost when hpccomm ends the process. From any thread."""
+        """Write everything that would be lost when hpccomm ends the process. Any thread may call it."""
         if self._left:
             return
         interrupted = service.ending() in (Status.TERMINATED, Status.INTERRUPTED)
@@ -229,7 +229,7 @@ class Report:
         self._left = True
 
     def _break_off(self, *, interrupted: bool) -> None:
-        """Close the table, if the run was interrupted, and print where the rows are. From any thread."""
+        """Close the table if the run was interrupted, and print where the rows are. Any thread may call it."""
         text = rows = ""
         if interrupted and self._begun is not None:
             most = bound(self.info, self._begun)
@@ -244,7 +244,7 @@ class Report:
         # The text that must not wait goes first: a launcher that does not read any more lets its pipes fill.
         self.progress.say_last(f"{text}{rows}\n" if _cut_off() else "")
         if text:
-            # Past the stream's buffer, which is empty and whose lock the main thread may hold.
+            # Not through the stream's buffer: it is empty, and the main thread may hold its lock.
             try:
                 os.write(self._out.fileno(), text.encode(errors="backslashreplace"))
             except ValueError:  # no file

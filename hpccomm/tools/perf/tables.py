@@ -259,7 +259,7 @@ class TablePlan:
         return fails
 
     def _possible(self, collective: Benchmark, algorithm: str, check: Check) -> Iterator[Pair]:
-        """Yield the pairs to which an algorithm applies, and whose calls a CUDA graph can hold if there is one."""
+        """Yield the pairs to which an algorithm applies. With a CUDA graph, it must be able to hold their calls."""
         pairs, fails = self._options.pairs(collective), self._failures(collective, algorithm, check)
         nowhere = len(fails) == len(pairs)
         if nowhere and ALL in (self._options.algorithms or ()):

@@ -34,7 +34,7 @@ from hpccomm.tools.perf.patterns import TYPES
 from hpccomm.units import few
 
 CHANNELS = 2
-"""Segments of a call that are under way at the same time, unless the run's facts tell another number."""
+"""Segments of a call that are moved at the same time, unless the run's facts give another number."""
 
 
 class Measurement(NamedTuple):
@@ -265,7 +265,7 @@ def fit(network: Network, rows: Sequence[Measurement]) -> Fit:
         if not left and weak:
             left = {weak[-1]: "its error is larger than itself"}
         elif not left and work and not all(fitted.values()):
-            # If the work on a rank takes all time of the messages, the fit cannot tell the two apart.
+            # If the work on a rank takes all time of the messages, the fit cannot distinguish the two.
             left = {work[-1]: "messages would take no time"}
         if not left:
             return Fit(_with(network, fitted), uncertain, blank, residuals)

@@ -7,17 +7,17 @@ The model `events` runs the schedule in virtual time: every rank has its clock, 
 front of the ports and links that they share. The model `cost` follows the rounds of the schedule: it
 agrees with `events`, and says less. The model `terms` adds up an algorithm's latency, bandwidth and
 reduction: an estimate, at once for any number of ranks. One table is printed for each collective and
-algorithm, as perf prints it; then the algorithms side by side, where one overtakes the other, and
-what bounds each at the largest size.
+algorithm, as perf prints it. Then come the algorithms side by side, the sizes at which one overtakes
+another, and the bottleneck of each at the largest size.
 
-With --like, the network is that of a stored run: its latencies and bandwidths, the speeds of reducing and
-copying, and what each call takes beyond them are fitted to the times of the run, and printed with their
-errors. Only rows of hpccomm's own algorithms are used, since their prices are known. --cluster then gives the
-ports, and what the run says nothing of.
+With --like, the network is fitted to the times of a stored run: its latencies and bandwidths, the speeds of
+reducing and copying, and the overhead of each call. They are printed with their errors. Only rows of
+hpccomm's own algorithms are used, since their prices are known. --cluster then gives the ports, and the
+parameters that the run does not determine.
 
-With --trace, a program that hpccomm record has recorded is predicted there: its computation as it was, its
-calls at the prices of the network, and its ranks or more, each with as much to do. The network, --ranks and
-one --algorithm are for it.
+With --trace, a program that hpccomm record has recorded is predicted there. Its computation takes as long as
+it did, and its calls have the prices of the network. It has its ranks or more, each with as much to do. The
+flags for it are those of the network, --ranks and one --algorithm.
 
 Examples
 --------
