@@ -11,10 +11,10 @@ collective that lacks it, are skipped, and the header lists them. Requested alon
 `perf pairs` measures pairs of ranks, `perf memory` a node's memory, and `perf copy` the links of
 its GPUs.
 
-The exit status is 0 if everything is right. It is 1 if a result is wrong (rank, index, expected and
-actual value are on standard error), or a table is slower than required (--min-bw, --expect). It is 4 if a
-table is slower, but other processes kept nodes busy, which decides nothing. It is 2 if the command failed:
-wrong usage or configuration, a file, a failed communication.
+The exit status is 0 if everything is right, 1 if a result is wrong (rank, index, expected and
+actual value are on standard error) or a table is slower than required (--min-bw, --expect), and 2 if the
+command failed: wrong usage or configuration, a file, a failed communication. It is 4 if a table is slower,
+but other processes kept nodes busy, which decides nothing.
 
 Examples
 --------
