@@ -48,7 +48,7 @@ def _said(step: DrawnStep, subject: Subject) -> Iterator[str]:
     if moves:
         yield ", ".join(moves)
     for kind, verb in SIGNS.items():
-        ranks = [mark.rank for mark in step.marks if mark.what == kind]
+        ranks = [rank for rank, kinds in step.marks.items() if kind in kinds]
         if ranks:
             yield f"{verb}: {ranges(ranks)}"
     for group in step.meeting:
@@ -384,8 +384,7 @@ class _Panel:
                 ends = self.at[min(group)] - 0.12, self.at[max(group)] + 0.12
                 self.canvas.line([(x, bottom + MEETING / 2) for x in ends], INK, 3)
         marks = bottom - 0.03 - MARK
-        marked = grouped((mark.rank, mark.what) for mark in each.step.marks)
-        for rank, signs in marked.items():
+        for rank, signs in each.step.marks.items():
             for place, what in enumerate(signs):
                 _sign(self.canvas, what, self.at[rank] + 2.4 * MARK * place, marks)
         arriving = grouped((move.target, move) for move in each.step.moves)
@@ -394,7 +393,7 @@ class _Panel:
             crowd = arriving[move.target]
             spread = min(0.09, 0.3 / max(len(crowd) - 1, 1))
             aside = (crowd.index(move) - (len(crowd) - 1) / 2) * spread
-            end = marks - (MARK if move.target in marked else -MARK)
+            end = marks - (MARK if move.target in each.step.marks else -MARK)
             which = f"{move.how}-{self.channel}-{each.step.number}-{move.source}-{move.target}"
             name, dashes = (
                 f"{which}-{same[which]}",
@@ -454,7 +453,7 @@ def _sign(canvas: Canvas, what: str, x: float, y: float) -> None:
 def _legend(canvas: Canvas, subject: Subject, y: float) -> None:
     """Draw the meaning of each sign that occurs."""
     steps = [step for steps in subject.channels for step in steps]
-    kinds = {mark.what for step in steps for mark in step.marks}
+    kinds = {kind for step in steps for marks in step.marks.values() for kind in marks}
     kinds |= {"peer" for step in steps for move in step.moves if move.how != "message"}
     kinds |= {"barrier" for step in steps if step.meeting}
     x = MARGIN + 0.1

@@ -6,7 +6,7 @@ The schedule runs on the prover's symbolic memory, which knows what each element
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from hpccomm.schedules.proof.machine import SymbolicMachine
 from hpccomm.schedules.proof.memory import BITS, FIRST, ORIGIN, Cells, SymbolicMemory, arrivals
 from hpccomm.schedules.schedule import Column, Copies, Group, LocalStep, Round, Schedule, whole
 from hpccomm.topology import Topology, arrange
-from hpccomm.units import counted
+from hpccomm.units import counted, grouped
 
 MOST_RANKS = 64
 """Contributions are bits of one number. A picture of more ranks would not be readable either."""
@@ -73,22 +73,6 @@ class Move:
     how: str = "message"
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """The kind of a local step of a rank.
-
-    Attributes
-    ----------
-    rank : int
-        Who does it.
-    what : str
-        ``"copy"``, ``"fold"``, or ``"final"``: a fold after which the result is complete.
-    """
-
-    rank: int
-    what: str
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawnStep:
     """The marks at one height: a round of a channel, or a part of it.
@@ -101,16 +85,25 @@ class DrawnStep:
         The round.
     moves : tuple of Move
         Between ranks.
-    marks : tuple of Mark
-        The local steps, each kind once a rank.
+    marks : mapping of int to list of str
+        The kinds of local steps of each rank that has some, each once: ``"copy"``, ``"fold"``, or ``"final"``, a
+        fold after which the result is complete.
     meeting : tuple of tuple of int
         The groups of ranks that meet in a barrier at the end.
     """
 
     number: int
     moves: tuple[Move, ...]
-    marks: tuple[Mark, ...] = ()
+    marks: Mapping[int, list[str]]
     meeting: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """The moves of a part of a round, and pairs of a rank and the kind of a local step."""
+
+    moves: list[Move] = field(default_factory=list)
+    marks: dict[tuple[int, str], None] = field(default_factory=dict)
 
 
 class _Trace(SymbolicMachine):
@@ -119,13 +112,12 @@ class _Trace(SymbolicMachine):
     def __init__(self, memory: SymbolicMemory, channel: int) -> None:
         super().__init__(memory, channel)
         self._begins = _begins(memory.cases[0])
-        self._sent: list[Move] = []
-        self._steps: list[tuple[list[Mark], list[Move]]] = []
+        self._parts = [_Part()]
 
     def see_messages(self, source: Column, target: Column, count: Column, cells: Cells) -> None:
         """See the messages of a round."""
         parts = np.split(cells, np.cumsum(count)[:-1])
-        self._sent = [
+        self._parts[-1].moves += [
             Move(int(rank), int(peer), self._data(part))
             for rank, peer, part in zip(source, target, parts, strict=True)
         ]
@@ -148,25 +140,22 @@ class _Trace(SymbolicMachine):
             if owners[-1] != rank:
                 folded = np.bitwise_or.reduce([data.contributions for data in read], axis=0)
                 moves.append(Move(rank, owners[-1], Data(read[0].elements, folded), "write"))
-        self._steps.append(([Mark(rank, what) for rank in table.rank.tolist()], moves))
+        before = self._parts[-1].moves
+        if moves and before and moves[0].how != before[0].how:
+            self._parts.append(_Part())
+        self._parts[-1].moves += moves
+        self._parts[-1].marks |= dict.fromkeys((rank, what) for rank in table.rank.tolist())
 
     def shown(self, number: int, barrier: Group | None) -> Iterator[DrawnStep]:
         """Yield the steps of the last round, and forget them."""
-        parts = [(self._sent, dict[Mark, None]())]
-        for marks, reached in self._steps:
-            moves = parts[-1][0]
-            if reached and moves and reached[0].how != moves[0].how:
-                parts.append(([], {}))
-            parts[-1][0].extend(reached)
-            parts[-1][1].update(dict.fromkeys(marks))
         met = [] if barrier is None else arrivals(barrier)
-        meetings: list[tuple[tuple[int, ...], ...]] = [()] * len(parts)
-        meetings[-1] = tuple(tuple(ranks.tolist()) for ranks, _ in met)
-        for (moved, marked), meeting in zip(parts, meetings, strict=True):
-            if moved or marked or meeting:
-                by_ranks = sorted(moved, key=lambda move: (move.source, move.target))
-                yield DrawnStep(number, tuple(by_ranks), tuple(marked), meeting)
-        self._sent, self._steps = [], []
+        for part in self._parts:
+            last = part is self._parts[-1]
+            meeting = tuple(tuple(ranks.tolist()) for ranks, _ in met) if last else ()
+            if part.moves or part.marks or meeting:
+                by_ranks = sorted(part.moves, key=lambda move: (move.source, move.target))
+                yield DrawnStep(number, tuple(by_ranks), grouped(part.marks), meeting)
+        self._parts = [_Part()]
 
     def _data(self, cells: Cells) -> Data:
         state = self._memory.state[cells]
