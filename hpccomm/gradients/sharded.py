@@ -26,7 +26,7 @@ from hpccomm.gradients.parameters import (
     wide,
 )
 from hpccomm.gradients.settings import KIB, MIB, Initial, ReductionSettings
-from hpccomm.gradients.updates import Update
+from hpccomm.gradients.updates import Update, name_of
 from hpccomm.reductions import ReduceOp
 from hpccomm.runtime.recorder import entered
 from hpccomm.settings import check_bool, check_choice
@@ -237,8 +237,8 @@ class ShardedOptimizer:
             )
             settings = {
                 **self._settings.by_name,
-                "update": update.name if isinstance(update, Update) else _name(update),
-                "state": _name(state) if callable(state) else _dtypes(state),
+                "update": update.name if isinstance(update, Update) else name_of(update),
+                "state": name_of(state) if callable(state) else _dtypes(state),
                 "masters": check_bool("masters", masters),
             }
             return arrays, texts(arrays, settings)
@@ -433,16 +433,14 @@ class ShardedOptimizer:
         """
         group, rank, size = self._group, self._group.rank, self._group.size
 
-        def make() -> tuple[None, dict[str, str]]:
+        def make() -> tuple[Saved | None, dict[str, str]]:
             if root is not None and root not in range(size):
                 raise UsageError(f"root is {root!r}; give a rank from 0 to {size - 1}, or None")
-            if root is None or root == rank:
-                self._check_saved(saved)
-            steps = saved["steps"] if root is None and saved is not None else None
-            return None, texts({}, {"root": root, "steps": steps})
+            full = self._checked(saved) if root in (None, rank) else None
+            steps = full["steps"] if root is None and full is not None else None
+            return full, texts({}, {"root": root, "steps": steps})
 
-        agree(group, make)
-        full = saved if root is None or root == rank else None
+        full = agree(group, make)
         for bucket, what, part in self._own_state():
             parts: Array | None = None
             if full is not None:
@@ -460,7 +458,8 @@ class ShardedOptimizer:
             steps = group.broadcast_object(steps, root)
         self._steps = steps
 
-    def _check_saved(self, saved: Saved | None) -> None:
+    def _checked(self, saved: Saved | None) -> Saved:
+        """Return saved state, if it is of this model and update."""
         if not isinstance(saved, Mapping) or not {"steps", "state"} <= set(saved):
             raise UsageError("the saved state is missing; give the result of gather_state()")
         for bucket, what, part in self._own_state():
@@ -476,10 +475,7 @@ class ShardedOptimizer:
                         f"the saved {what!r} of {each.name!r} is {array.dtype} {array.shape}; "
                         f"this model's is {part.dtype} {each.shape}"
                     )
-
-
-def _name(function: object) -> str:
-    return str(getattr(function, "__qualname__", type(function).__name__))
+        return dict(saved)
 
 
 def _dtypes(state: Mapping[str, Any]) -> dict[str, str]:

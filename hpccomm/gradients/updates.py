@@ -164,10 +164,15 @@ def adam(
     return Update(name, {"m": None, "v": None}, rule)
 
 
+def name_of(function: object) -> str:
+    """Return the name by which ranks compare a function."""
+    return str(getattr(function, "__qualname__", type(function).__name__))
+
+
 def _rate(lr: Rate) -> tuple[Callable[[int], float], str]:
     """Return a learning rate as a function, and its name for other ranks."""
     if callable(lr):
-        return lr, getattr(lr, "__qualname__", type(lr).__name__)
+        return lr, name_of(lr)
     rate = _at_least_0("lr", lr)
     return lambda _: rate, repr(rate)
 
