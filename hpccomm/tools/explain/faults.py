@@ -343,13 +343,13 @@ def _late(job: Job, history: History, number: int | None = None) -> list[Fault]:
     """
     latest: dict[int, tuple[float, int]] = {}
     for each in history.numbers if number is None else [number]:
-        came = {rank: job.moment(rank, call.began) for rank, call in history.at(each).items()}
-        if len(came) < max(2, len(history.group.members)):
+        arrivals = {rank: job.moment(rank, call.began) for rank, call in history.at(each).items()}
+        if len(arrivals) < max(2, len(history.group.members)):
             continue
-        last = max(came, key=lambda rank: came[rank])
-        others = statistics.median_low(time for rank, time in came.items() if rank != last)
-        if came[last] - others > PATIENCE:
-            latest[each] = came[last] - others, last
+        last = max(arrivals, key=lambda rank: arrivals[rank])
+        others = statistics.median_low(time for rank, time in arrivals.items() if rank != last)
+        if arrivals[last] - others > PATIENCE:
+            latest[each] = arrivals[last] - others, last
     if not latest:
         return []
     worst = max(latest, key=lambda each: latest[each][0])

@@ -119,7 +119,7 @@ SLOWED = {
 PEERS = {
     1: "the chipset does not support it",
     2: "the GPU does not support it",
-    3: "the way between them does not",
+    3: "their PCI topology does not support it",
     4: "it is switched off in the driver",
     5: "it is not supported",
 }
