@@ -165,6 +165,11 @@ def test_a_wrong_argument_changes_nothing() -> None:
         ):
             with pytest.raises(UsageError, match=text):
                 call()
+        sync.wait_for("a")
+        with pytest.raises(UsageError, match="'b' is ready too late"):
+            sync.ready("b")
+        assert sync.wait()
+        sync.ready("b")
         assert sync.wait()
 
     run_ranks(2, body)
