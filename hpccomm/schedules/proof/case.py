@@ -433,17 +433,12 @@ def _with_peers(peers: Sequence[tuple[int, ...]], count: Counts) -> Iterator[Cal
         yield CallLists(sent[rank], received, own, uniform=False)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Expected:
-    """The required final contents of some ranks' `recv` arrays, one after the other.
+Expected = tuple[Column, Column, Column]
+"""The required final contents of some ranks' `recv` arrays, one after the other: columns `first`, `number` and `origin`.
 
-    Element j is the fold of element `origin[j]` of the contributions of `number[j]` ranks from rank
-    `first[j]` on. If `number[j]` is 0, the element must not be written.
-    """
-
-    first: NDArray[np.int64]
-    number: NDArray[np.int64]
-    origin: NDArray[np.int64]
+Element j is the fold of element `origin[j]` of the contributions of `number[j]` ranks from rank `first[j]` on. If
+`number[j]` is 0, the element must not be written.
+"""
 
 
 def expected(case: ProofCase, call: Signature, ranks: Column) -> Expected:
@@ -453,7 +448,7 @@ def expected(case: ProofCase, call: Signature, ranks: Column) -> Expected:
     rank = np.repeat(ranks, received)
     one = np.ones(len(rank), np.int64)
     if not len(rank):
-        return Expected(one, one, one)
+        return one, one, one
     description = DESCRIPTIONS[call.collective]
     counts = np.array(call.counts, np.int64)
     starts = np.cumsum(counts) - counts
@@ -462,17 +457,17 @@ def expected(case: ProofCase, call: Signature, ranks: Column) -> Expected:
         number = rank + (0 if call.exclusive else 1)
         if call.exclusive and call.in_place:  # on rank 0, recv is left as it was
             number = np.maximum(number, 1)
-        return Expected(0 * one, number, origin)
+        return 0 * one, number, origin
     if description.reduces:
-        return Expected(0 * one, case.size * one, origin)
+        return 0 * one, case.size * one, origin
     if description.root_sends:
-        return Expected(call.root * one, one, origin)
+        return call.root * one, one, origin
     if description.peers:
         return _from_peers(case, call, ranks)
     if description.sends == "block":
         holders = len(rank) // max(int(counts.sum()), 1)
         owner = np.tile(np.repeat(np.arange(case.size), counts), holders)
-        return Expected(owner, one, np.tile(within(counts), holders))
+        return owner, one, np.tile(within(counts), holders)
     return _exchanged(case, ranks)
 
 
@@ -483,7 +478,7 @@ def _exchanged(case: ProofCase, ranks: Column) -> Expected:
     blocks = sent.T[ranks].ravel()
     sender = np.repeat(np.tile(np.arange(case.size), len(ranks)), blocks)
     origin = np.repeat(starts.T[ranks].ravel(), blocks) + within(blocks)
-    return Expected(sender, np.ones(len(sender), np.int64), origin)
+    return sender, np.ones(len(sender), np.int64), origin
 
 
 def _from_peers(case: ProofCase, call: Signature, ranks: Column) -> Expected:
@@ -492,13 +487,14 @@ def _from_peers(case: ProofCase, call: Signature, ranks: Column) -> Expected:
         start = 0
         for block, (peer, count) in enumerate(zip(call.peers, call.recv_counts, strict=True)):
             if peer == NOBODY:  # recv is not written; in place it holds the contribution
-                first = rank, int(call.in_place), start
+                first, number, origin = rank, int(call.in_place), start
             else:
                 other = counterpart(rank, block, lambda each: case.calls[each].peers)
-                first = peer, 1, sum(case.calls[peer].counts[:other])
-            columns += [(first[0], first[1], first[2] + i) for i in range(count)]
+                first, number, origin = peer, 1, sum(case.calls[peer].counts[:other])
+            columns += [(first, number, origin + i) for i in range(count)]
             start += count
-    return Expected(*np.array(columns, np.int64).T)
+    firsts, numbers, origins = np.array(columns, np.int64).T
+    return firsts, numbers, origins
 
 
 def within(counts: Column) -> NDArray[np.int64]:

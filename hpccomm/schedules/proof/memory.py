@@ -182,7 +182,6 @@ def check_results(memory: SymbolicMemory, parts: Sequence[Sequence[RankSchedule]
     wanted = []
     for begins, case, its in zip(memory.offset.tolist(), memory.cases, parts, strict=False):
         for local, call, _ in its:
-            want = expected(case, call, local)
             description = call.description
             folded = case.size > 1 and description.reduces
             demanded = WRITTEN
@@ -190,9 +189,8 @@ def check_results(memory: SymbolicMemory, parts: Sequence[Sequence[RankSchedule]
             demanded |= ORDERED if folded and case.in_rank_order else 0
             rank = local + begins
             cells = spread(memory.base[CODES[RECV], rank], memory.length[CODES[RECV], rank])
-            wanted.append(
-                (cells, want.first, want.number, want.origin, np.full(len(cells), demanded))
-            )
+            contents = expected(case, call, local)
+            wanted.append((cells, *contents, np.full(len(cells), demanded)))
     cells, first, number, origin, flags = (np.concatenate(c) for c in zip(*wanted, strict=True))
     state = memory.state[cells]
     bits = below[first + number] ^ below[first]
