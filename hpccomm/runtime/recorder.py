@@ -416,7 +416,7 @@ SEEN_SECONDS = 0.5
 """How long the end waits until the calls on streams are seen to be over."""
 
 MOST = 1 << 18
-"""Calls in memory. Where writing takes longer than making them, the recording ends."""
+"""The most calls in memory. Further ones are left out."""
 
 KNOWN = 1 << 14
 """Signatures whose objects are kept."""
@@ -425,7 +425,7 @@ MARK = CallFingerprint("step", 0)
 
 
 class Trace:
-    """Takes the calls of one rank, from any thread. That of the program is the one that makes it.
+    """Takes the calls of one rank, from any thread. The thread that makes the trace is the program's.
 
     Parameters
     ----------
@@ -434,7 +434,7 @@ class Trace:
     add_calls : callable
         Writes calls: columns by the names of `hpccomm.results.recording.CALL_COLUMNS`, with times of this rank's clock.
     write : callable
-        Brings to the file what was given.
+        Writes the added calls to the file.
 
     Attributes
     ----------
@@ -449,7 +449,7 @@ class Trace:
         write: Callable[[], object],
     ) -> None:
         self.failure = ""
-        self._number, self._add_calls, self._bring = number, add_calls, write
+        self._number, self._add_calls, self._write = number, add_calls, write
         self._new: list[CallRecord] = []
         self._late: list[CallRecord] = []
         self._most = MOST
@@ -462,10 +462,10 @@ class Trace:
         self._ended, self._due = False, 0.0
         start_thread("hpccomm-recording", self._run)
 
-    # Called for each call, so it is short.
+    # The next methods run in each call, so they are short.
 
     def take(self, entry: CallRecord, held: Any) -> None:
-        """Take a call that has ended, or is on a stream, with what keeps its arrays."""
+        """Take a call that has ended, or is on a stream, with the object that keeps its arrays."""
         if entry[SEQUENCE] <= 0 or len(entry) > BUFFER:
             return  # a part of making a communicator; or taken already
         mode, stream = entry[MODE], 0
@@ -481,7 +481,7 @@ class Trace:
             base = getattr(held, "base", None)
             buffer = id(held if base is None else base)
         if on_device:
-            # It took so long to put it there.
+            # The time to put it there blocked the program.
             entry += (buffer, 0.0, perf_counter() - entry[BEGIN], stream)
             self._late.append(entry)
         elif mode is ASYNC or get_ident() != self._thread:
@@ -533,7 +533,7 @@ class Trace:
         """Mark the end of a step of the program."""
         self.take([None, 1, 0, MARK, POLLED, None, perf_counter(), 0.0, 0.0, None], None)
 
-    # A thread writes them.
+    # A thread runs these.
 
     def _run(self) -> None:
         while not self._ended:
@@ -555,7 +555,7 @@ class Trace:
                     self._add_calls(self._columns(new, late))
                 now = perf_counter()
                 if (last or now > self._due) and not self._ended:
-                    self._bring()
+                    self._write()
                     self._due = now + EVERY_SECONDS
             except Exception as error:  # noqa: BLE001 (in any case, the program goes on)
                 self._most, self._ended = 0, True
@@ -566,7 +566,7 @@ class Trace:
                 self._wake.set()
 
     def _over(self, last: bool) -> list[CallRecord]:
-        """Return the late calls that are over and waited for, or long over; with `last` all of them."""
+        """Take out and return the late calls that are over and waited for, or long over; with `last`, all."""
         late, over, now = self._late[:], [], perf_counter()
         del self._late[: len(late)]
         for entry in late:
@@ -582,7 +582,7 @@ class Trace:
         return over
 
     def _columns(self, new: list[CallRecord], late: list[CallRecord]) -> dict[str, NDArray[Any]]:
-        """Return the columns of calls that blocked the program, and behind them of others."""
+        """Return the columns of calls: first those that blocked the program, then the others."""
         entries = new + late
         count = len(entries)
 
@@ -615,7 +615,7 @@ class Trace:
     ) -> NDArray[np.int32]:
         """Return the number of the signature of each call.
 
-        It is found by the identities of what it consists of, which is kept so that they stay its own.
+        It is looked up by the identities of its parts. These are kept, so that no other object gets their identities.
         """
         count, known = len(entries), self._known
         labels, origins = (map(itemgetter(place), entries) for place in (LABEL, ORIGIN))

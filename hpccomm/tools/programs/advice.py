@@ -3,7 +3,7 @@
 `predicted_on` says what it would take on another network.
 
 A rule is a pure function of an `Analysis`. It returns the changed `ProgramModel` and words. The predicted step is the recorded
-one times the prediction of the changed program over that of the program as it was, so that what both have wrong cancels.
+one times the prediction of the changed program over that of the program as it was, so that errors that both predictions have cancel.
 """
 
 import itertools
@@ -90,7 +90,7 @@ class Advice:
 
 
 class Analysis:
-    """What the rules read of a recording: its steps, where their time goes, and the model.
+    """The facts that the rules read of a recording: its steps, the parts of their time, and the model.
 
     Parameters
     ----------
@@ -102,11 +102,11 @@ class Analysis:
     Attributes
     ----------
     recording, waits, steps, shares, model
-        The recording, and what the modules of these names make of it.
+        The recording, and what the functions of these names return for it.
     predicted : Prediction
-        That of the program as it was recorded.
+        The prediction of the program as it was recorded.
     error : float
-        That of predicting the recorded steps, as a part of a step. NaN: it is not known.
+        The error of predicting the recorded steps, as a part of a step. NaN if it is not known.
     """
 
     def __init__(self, recording: Recording, most: int = MOST_ACTS) -> None:
@@ -130,7 +130,7 @@ class Analysis:
 
     @cached_property
     def lateness(self) -> Lateness:
-        """Who keeps others waiting."""
+        """How long each rank keeps others waiting."""
         return lateness(self.recording, self.waits)
 
     def nodes(self, signature: CallSignature) -> tuple[int, int]:
@@ -141,7 +141,7 @@ class Analysis:
         return len(ranks), len({self.recording.facts.hosts[rank] for rank in ranks})
 
     def cost(self, signature: CallSignature) -> FixedCost:
-        """Return what an operation costs; NaN if that is not known."""
+        """Return the cost of an operation; NaN if it is not known."""
         return self.shares.costs.get((signature.operation, signature.group), _UNKNOWN)
 
     def each(self, of: Callable[[CallSignature], Any]) -> NDArray[Any]:
@@ -157,7 +157,7 @@ class Analysis:
 
     @cached_property
     def far(self) -> Bools:
-        """Whether each event of the model takes time for its bytes, and another processor than the ranks' moves them."""
+        """Whether each event of the model takes time for its bytes, which another processor than those of the ranks moves."""
         far = self.each(lambda one: one.mode == DEVICE or self.nodes(one)[1] > 1)
         return far & (self.model.events["nbytes"] > self.half)
 
@@ -277,13 +277,13 @@ def balance(analysis: Analysis) -> Iterator[Change]:
         and np.array_equal(on_slow, late)
         and np.ptp(work[late]) < 0.1 * work[late].mean()
     )
-    # Ranks that change, to the mean of some.
+    # The ranks that change, and those that give the mean.
     changing, some = (late, ~late) if node else (work > 0, work > 0)
     even = work[some].mean()
     acts, rank = analysis.model.acts.copy(), analysis.model.rank()
     modelled = np.bincount(rank, acts["compute"], len(work))
     goal = np.where(changing, modelled[some].mean(), modelled)
-    # Noise stays where it is. Between close calls a rank only makes them.
+    # Noise stays in its place. In the short gaps between close calls, a rank computes nothing.
     usual = _usual(analysis.model)
     usual[usual < BETWEEN] = 0
     idle = np.bincount(rank, usual, len(work)) == 0
@@ -341,7 +341,7 @@ def merge(analysis: Analysis) -> Iterator[Change]:
     follows = single & (_usual(program) < BETWEEN)
     follows[1:] &= single[:-1] & (alike[event[1:]] == alike[event[:-1]])
     follows[program.starts[:-1]] = False
-    # It follows on all its ranks.
+    # An event goes if it follows on all its ranks.
     gone = fits & (np.bincount(event[~follows & (event >= 0)], minlength=len(events)) == 0)
     if not gone.any():
         return
@@ -353,7 +353,7 @@ def merge(analysis: Analysis) -> Iterator[Change]:
     moved = analysis.each(lambda each: analysis.cost(each).beta) * nbytes
     seconds[gone] = 0
     np.add.at(seconds, head[gone], moved[gone])
-    # The least time between two calls is what making a call takes.
+    # Making a call takes the least time between two calls.
     for start, stop in itertools.pairwise(program.starts.tolist()):
         own = start + np.flatnonzero(dropped[start:stop])
         if len(own):

@@ -1,7 +1,7 @@
 """The model of a recorded program, and its prediction in virtual time.
 
 A model has the acts of each rank in some typical steps, as tables. The form is that of Dimemas' traces: seconds of
-computation, and what is called between them. What would help is a function that returns another `ProgramModel`, with
+computation, and what is called between them. A change of the program is a function that returns another `ProgramModel`, with
 other seconds of computation, other kinds of acts, or other prices of calls: `dataclasses.replace` and copies of the
 two tables suffice.
 
@@ -161,7 +161,7 @@ def model(recording: Recording, steps: ProgramSteps, most: int = MOST_ACTS) -> P
     if each <= WHOLE:
         return modelled(recording, bounds)
     part = WHOLE / each
-    return joined([modelled(recording, each) for each in _pieces(bounds, part)], part)
+    return of_pieces([modelled(recording, each) for each in _pieces(bounds, part)], part)
 
 
 def modelled(recording: Recording, bounds: Indices) -> ProgramModel:
@@ -208,9 +208,9 @@ def gradients(nbytes: int, compute: float, ranks: int, *, overlap: bool) -> Prog
 
 
 def _pieces(bounds: Indices, part: float) -> Iterator[Indices]:
-    """Yield the bounds of pieces of a step that are together a part of it, and as far from each other as can be.
+    """Yield the bounds of pieces of a step. Together they are a part of it, and they are spread evenly over it.
 
-    Each is of equal times on all ranks. What they have of its phases is what these take of its time.
+    A piece has the same bounds on all ranks. Each phase of the step has the share of the pieces that it has of the step.
     """
     first, last = bounds.min(), bounds.max()
     long = (last - first) / PIECES
@@ -219,7 +219,7 @@ def _pieces(bounds: Indices, part: float) -> Iterator[Indices]:
         yield np.repeat(both, bounds.shape[1], axis=1)
 
 
-def joined(pieces: Sequence[ProgramModel], part: float) -> ProgramModel:
+def of_pieces(pieces: Sequence[ProgramModel], part: float) -> ProgramModel:
     """Return the model of pieces that are a part of a step, one after the other."""
     rank = np.concatenate([each.rank() for each in pieces])
     events = np.cumsum([0, *(len(each.events) for each in pieces)])
@@ -251,7 +251,7 @@ def _part(recording: Recording, bounds: Indices) -> tuple[Recording, Indices]:
 
 
 def _ends(part: Recording, waiting: CallWaits) -> tuple[Indices, ...]:
-    """Return what takes part in events: calls, or ends of calls that have several messages.
+    """Return the participants of events: calls, or each end of a message if a call has several.
 
     Returns
     -------
@@ -376,7 +376,7 @@ def _price(rows: Table, events: Table, gives: Bools, last: Indices) -> None:
 
 
 def _alone(rows: Table, events: Table, start: Indices, taken: Floats) -> Floats:
-    """Return what the events of queues would have taken without others on their ranks at the same time."""
+    """Return the ns that events of queues would have taken if no other event had been under way on their ranks."""
     queued = np.flatnonzero((events["queue"] >= 0) & (taken > 0))
     queued = queued[np.argsort(start[queued], kind="stable")]
     ends = start[queued] + taken[queued]
@@ -422,7 +422,7 @@ def _in_order(rows: Table, begins: Indices) -> Table:
         before = np.concatenate([reach[:1], reach[:-1]])
         firsts = np.diff(rows["rank"], prepend=-1) > 0
         before[firsts] = begins + np.arange(len(begins)) * away
-        # What another thread calls while the program is blocked begins with what blocks it, and blocks nothing.
+        # A call of another thread, made while the program is blocked, begins with the blocking act and blocks nothing.
         inside = rows["at"] + shift < before
         beside = inside & (rows["kind"] >= BLOCK)
         around = np.maximum.accumulate(np.where(until == reach, np.arange(len(rows)), 0))
@@ -471,9 +471,9 @@ def predict(program: ProgramModel) -> Prediction:
 
 
 def error(seconds: float, steps: ProgramSteps) -> float:
-    """Return how far recorded steps are from the predicted one, in the median, as a part of the typical step.
+    """Return the median difference between recorded steps and the predicted one, as a part of the typical step.
 
-    It is NaN for one step, of which the prediction is made: the distance from itself says nothing.
+    It is NaN for one step: the prediction is made of that step, so their difference says nothing.
     """
     if len(steps) == 1:
         return math.nan
@@ -491,7 +491,7 @@ def five_numbers(prediction: Prediction, fixed: Floats) -> Floats:
     prediction : Prediction
         The prediction.
     fixed : ndarray of float64, shape (events,)
-        Seconds of each event that do not depend on its bytes. It is small if they are half of its seconds.
+        Seconds of each event that do not depend on its bytes. If they are half of its seconds, the event is small.
     """
     program, acts, events = prediction.program, prediction.program.acts, prediction.program.events
     begin, end, kind, event = prediction.begin, prediction.end, acts["kind"], acts["event"]
@@ -510,9 +510,9 @@ def five_numbers(prediction: Prediction, fixed: Floats) -> Floats:
 
 
 class _Replay:
-    """A program under way.
+    """The state of a program that is predicted.
 
-    `happening` has what is known to come: ends of events (0), if nothing changes their speed until then, and begins (1).
+    `happening` holds the begins (1) of events that are to come, and their ends (0) unless their speed changes before.
     """
 
     def __init__(self, program: ProgramModel) -> None:
@@ -538,7 +538,7 @@ class _Replay:
         self.missing = list(map(len, self.members))
 
     def run(self) -> Prediction:
-        """Let all happen."""
+        """Predict the whole program."""
         for rank in range(self.program.ranks):
             self.go_on(rank)
         while self.happening or self.unblock():

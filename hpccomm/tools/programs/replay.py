@@ -1,7 +1,7 @@
 """Run the communication of a recorded program again, as a benchmark.
 
 Each rank makes the recorded calls, in their order and with their arguments, on arrays of zeros. Where the program
-computed, its core is busy for as long. What cannot be made again is listed before: reductions by a function of the
+computed, its core is busy for as long. Calls that cannot be made again are listed first: reductions by a function of the
 program, calls on device arrays, windows. Objects are bytes of the recorded size. Settings are of this
 job (HPCCOMM_ALGORITHM, ...), not of the recorded one.
 
@@ -65,7 +65,7 @@ MOST_CALLS = 100_000
 HEAD = "recorded(us)  replayed(us)   ratio  where"
 
 RECORDED = "recorded"
-"""The algorithm of a replay that takes what the recording has."""
+"""The name that stands for the recorded algorithms."""
 
 FLAGS = (
     Flag("FILE", flags.file, "a results file with a recording", "file"),
@@ -136,7 +136,7 @@ class _Planned(NamedTuple):
 
 
 def _planned(args: argparse.Namespace, ranks: int) -> _Planned:
-    """Choose what is replayed, and print it."""
+    """Choose the steps to replay, and print them."""
     chosen, status = output.read_recording(args.file, args.run)
     if ranks > chosen.ranks:
         raise UsageError(
@@ -204,7 +204,7 @@ ACT = np.dtype([("kind", "i4"), ("compute", "f8"), ("step", "i8"), ("rank", "i8"
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What the ranks do in the replayed steps; each gets its own.
+    """The acts of the ranks in the replayed steps. Each rank is sent its own acts.
 
     Attributes
     ----------
@@ -225,14 +225,14 @@ class Score:
     acts: NDArray[Any]
 
     def of_rank(self, rank: int) -> "Score":
-        """Return what one rank does."""
+        """Return the score of one rank."""
         return replace(self, acts=self.acts[self.acts["rank"] == rank])
 
 
 def score(
     recording: Recording, parts: ProgramSteps, first: int, number: int, ranks: int
 ) -> tuple[Score, Counter[str]]:
-    """Return what the ranks do, and how many calls are left out for which reason.
+    """Return the score of all ranks, and the number of calls that are left out for each reason.
 
     Parameters
     ----------
@@ -243,7 +243,7 @@ def score(
     first, number : int
         The first step that is replayed, and their number.
     ranks : int
-        The ranks of the replay are the first ones of the recording.
+        Number of ranks of the replay: the first ones of the recording.
     """
     program, calls = modelled(recording, parts.bounds[first : first + number + 1]), recording.calls
     rank = program.rank()
@@ -280,18 +280,18 @@ def score(
 def _spread(
     program: ProgramModel, recording: Recording, made: Indices, call: Indices, lost: Bools
 ) -> Bools:
-    """Return which acts that make calls are lost, with those whose collective or message is not whole then.
+    """Return which acts are lost: also those whose collective or message lacks the act of another rank.
 
     Parameters
     ----------
     program, recording
-        The model and what it is of.
+        The model, and its recording.
     made : ndarray of int64
         The acts that make calls.
     call : ndarray of int64
-        Which of them make the same one, by numbers from 0.
+        Number of the call that each of them makes, from 0.
     lost : ndarray of bool
-        Those that are lost in any case.
+        The acts that are lost by themselves.
     """
     acts = program.acts[made]
     ends = [
@@ -415,13 +415,13 @@ Move = tuple[float, list[NDArray[Any]], Act | None, list[Key]]
 asynchronous; without a call, the keys of those that are waited for."""
 
 DATA = 8 << 20
-"""Bytes of the program's own data, which take the caches."""
+"""Bytes of the program's own data, which fill the caches."""
 
 PIECE = 10e-6
-"""More seconds than the computation on a piece of them takes."""
+"""Seconds: more than an addition to one piece of these data takes."""
 
 WRITTEN = 0.25
-"""Nanoseconds a byte in which a program writes an array."""
+"""Nanoseconds that a program takes to write a byte of an array."""
 
 _CALL = (lambda function, given, named: function(*given, **named)).__code__
 
@@ -439,9 +439,9 @@ def _at(site: str) -> Callable[..., Any]:
 class Player:
     """Plays a score. Making one is collective and blocks, and so are its methods.
 
-    Arrays are of zeros. Where the program computed, the core is busy for as long: it writes what is sent next, so that the
-    caches of other cores lack it, and then works on data of its own, which take the caches. Calls are a quarter faster
-    where it reads the clock alone.
+    Arrays hold zeros. Where the program computed, the core is busy for as long. It first writes the arrays that are sent
+    next, so that the caches of other cores lack them. Then it works on data of its own, which fill its caches. If it
+    only read the clock, calls would be a quarter faster.
 
     Parameters
     ----------
@@ -485,7 +485,7 @@ class Player:
         moves: list[list[Move]] = [[] for _ in range(self._score.steps)]
         acts = self._score.acts
         awaited = set(acts["call"][acts["kind"] == WAIT].tolist())
-        others: list[Key] = []  # which no act waits for, until the end of their step
+        others: list[Key] = []  # no act waits for them; the end of their step does
         for kind, gap, step, _, call, number, buffer in acts.tolist():
             act, sent, keys = None, list[NDArray[Any]](), [(at, call)]
             if kind == END:
@@ -638,7 +638,7 @@ class Player:
     def _algorithm(
         self, comm: Any, name: str, named: dict[str, Any], recorded: str, at: int, wanted: str
     ) -> dict[str, Any]:
-        """Return the argument for the algorithm: none where that of the recording is chosen anyway."""
+        """Return the argument for the algorithm: none if the recorded one is chosen without it."""
         for one in (wanted, None, recorded):
             try:
                 choice = None if one == RECORDED else comm.explain(name, **named, algorithm=one)
@@ -652,7 +652,7 @@ class Player:
 
 
 def _root(values: Mapping[str, Any], members: list[int]) -> int:
-    """Return the root among the ranks that are there."""
+    """Return the root; if it is not there, another rank in its place."""
     root: int = values["root"]
     return members.index(root) if root in members else root % len(members)
 

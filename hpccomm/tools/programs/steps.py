@@ -1,7 +1,7 @@
 """The steps of a recorded program, and where their time goes.
 
-Steps are by the program's marks, else by the period of its calls, else the whole recording. The time of one goes into
-five numbers that sum to it exactly.
+Steps are found by the program's marks, else by the period of its calls; else the whole recording is one. The time of a
+step is divided into five numbers, which sum to it exactly.
 
 The fixed cost of a call is the part that does not depend on its bytes: ``alpha`` of ``t = alpha + beta * bytes``
 (R. W. Hockney, "The communication challenge for MPP", Parallel Computing 20, 1994). Below the half-performance
@@ -31,14 +31,14 @@ Bools = NDArray[np.bool_]
 Sequence = NDArray[np.integer]
 
 ALIKE = 0.95
-"""The least part of the calls that are as those a period before."""
+"""The least part of the calls that equal the call one period before."""
 
 BETWEEN = 10e-6
-"""Seconds between two calls that are less than a computation: most likely the second does not need the first one's values."""
+"""Seconds. A shorter gap between two calls is no computation: the second most likely does not need the first one's values."""
 
 ALMOST, LIKE, LONG = 0.9, 0.3, 4
-"""Of the computations between calls: how near to the greatest autocorrelation, how great at least, and how many times as long
-as most."""
+"""Least values for a period of the computations between calls: its autocorrelation as a part of the greatest one, and of
+that at distance 0; and its longest computation in medians of all."""
 
 _LOOKED_AT = 1 << 17
 """Calls in the middle of the program in which a period is looked for."""
@@ -82,7 +82,7 @@ class ProgramSteps:
         return int(np.argsort(self.durations, kind="stable")[(len(self) - 1) // 2])
 
     def calls(self, recording: Recording, step: int, rank: int) -> slice:
-        """Return where the calls are that a rank began in a step."""
+        """Return the slice of the calls that a rank began in a step."""
         whole = recording.calls.of_rank(rank)
         begin = recording.calls["begin"][whole]
         first, stop = np.searchsorted(begin, self.bounds[step : step + 2, rank]).tolist()
@@ -90,7 +90,7 @@ class ProgramSteps:
 
 
 class Period(NamedTuple):
-    """The period of a sequence, and where the part of it begins and ends that has it."""
+    """The period of a sequence, and begin and end of the part that has it."""
 
     length: int
     first: int
@@ -100,14 +100,14 @@ class Period(NamedTuple):
 def steps(recording: Recording, collectives: MatchedCollectives) -> ProgramSteps:
     """Return the steps of a program.
 
-    What is before the first mark or period, such as a warm-up, and after the last one, belongs to no step.
+    Calls before the first mark or period, such as a warm-up, and after the last one belong to no step.
 
     Parameters
     ----------
     recording : Recording
         The recording.
     collectives : MatchedCollectives
-        Which of its calls are one collective.
+        Its collectives.
     """
     marks = _at_marks(recording)
     if marks is not None:
@@ -141,7 +141,7 @@ def _periodic(recording: Recording, matched: MatchedCollectives) -> tuple[int, I
     part = period(signature[of_rank])
     if part is None:
         return None
-    # Where a collective of all ranks ends, they are nearest to each other.
+    # At the end of a collective of all ranks, the ranks are nearest to each other.
     whole = np.flatnonzero(matched.sizes == recording.ranks)
     together = matched.calls[matched.starts[whole][:, None] + np.arange(recording.ranks)]
     place = np.full(calls.count, -1)
@@ -173,7 +173,7 @@ def _returned(recording: Recording, call: Indices) -> Indices:
 
 
 def _computed(recording: Recording) -> Indices:
-    """Return how long each rank computed in front of each call, in ns: since it went on after what came before."""
+    """Return the computation before each call, in ns: the time since its rank went on after the calls before."""
     calls, gaps = recording.calls, np.zeros(recording.calls.count, np.int64)
     back = _returned(recording, np.arange(calls.count))
     for one in map(calls.of_rank, range(recording.ranks)):
@@ -353,7 +353,7 @@ def shares(recording: Recording, steps: ProgramSteps, waits: CallWaits) -> StepS
     steps : ProgramSteps
         Its steps.
     waits : CallWaits
-        What its calls wait for.
+        The waits of its calls.
     """
     costs = fixed_costs(recording, waits)
     alphas = _alphas(recording, costs)
@@ -409,7 +409,7 @@ def step_parts(
 def _apart(
     begin: NDArray[Any], end: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.intp]]:
-    """Return intervals by their begin, each without what lies in an earlier one, and their former places."""
+    """Return intervals in the order of their begins, without the parts that earlier ones cover, and their former places."""
     order = np.arange(len(begin))
     if np.any(begin[1:] < begin[:-1]):
         order = np.argsort(begin, kind="stable")
@@ -420,7 +420,7 @@ def _apart(
 
 
 def _within(begin: NDArray[Any], end: NDArray[Any], bounds: NDArray[Any]) -> NDArray[Any]:
-    """Return how much of disjoint ordered intervals lies between each bound and the next."""
+    """Return the length of disjoint ordered intervals between each bound and the next."""
     before = np.concatenate([[0], np.cumsum(end - begin)])
     place = np.searchsorted(begin, bounds, "right")
     cut = np.concatenate([[0], end])[place] - bounds
@@ -443,7 +443,7 @@ def fixed_costs(recording: Recording, waits: CallWaits) -> dict[tuple[str, int],
         if not count or one.operation == STEP:
             continue
         some = order[stop - count : stop : -(-count // _SAMPLES)]
-        # What they took after the awaited arrival.
+        # Their time after the awaited arrival.
         transfer = float(np.median(calls["end"][some] - calls["begin"][some] - waits.wait[some]))
         if transfer:
             point = one.nbytes, transfer * 1e-9, int(count)
