@@ -32,16 +32,20 @@ AT_WORK = 20
 
 def gather(reading: Reading) -> None:
     """Read the facts of the GPUs."""
-    module = reading.path("/proc/driver/nvidia/version").exists()
-    reading.put("module", module)
-    if not module:
-        reading.miss("", "NVIDIA's driver is not loaded")
-        return
+    reading.put("module", _by_nvml(reading, "", _devices))
+
+
+def _by_nvml(reading: Reading, fact: str, read: Callable[[Reading, Any], None]) -> bool:
+    """Let a function read facts by NVML, or store why `fact` cannot be read; return whether the driver is loaded."""
+    if not reading.path("/proc/driver/nvidia/version").exists():
+        reading.miss(fact, "NVIDIA's driver is not loaded")
+        return False
     try:
         with nvml.opened() as library:
-            _devices(reading, library)
+            read(reading, library)
     except LookupError as error:
-        reading.miss("", str(error.args[0]))
+        reading.miss(fact, why(error))
+    return True
 
 
 def _ask(library: Any, name: str, *arguments: Any) -> Any:
@@ -100,23 +104,20 @@ def _link(library: Any, handle: Any) -> dict[str, int]:
 
 def nvlink(reading: Reading) -> None:
     """Read ``gpus``: name, PCI address, ``rate`` of a link in GB/s, and ``links`` with the device at the other end."""
-    if reading.path("/proc/driver/nvidia/version").exists():
-        reading.take("gpus", _linked)
-    else:
-        reading.miss("gpus", "NVIDIA's driver is not loaded")
+    _by_nvml(reading, "gpus", _linked)
 
 
-def _linked() -> list[dict[str, Any]]:
-    with nvml.opened() as library:
-        return [
-            {
-                "name": _text(library.nvmlDeviceGetName(handle)),
-                "pci": address(library.nvmlDeviceGetPciInfo(handle)),
-                "rate": nvml.nvlink_rate(library, handle),
-                "links": list(_links(library, handle)),
-            }
-            for handle in _handles(library)[0].values()
-        ]
+def _linked(reading: Reading, library: Any) -> None:
+    gpus = [
+        {
+            "name": _text(library.nvmlDeviceGetName(handle)),
+            "pci": address(library.nvmlDeviceGetPciInfo(handle)),
+            "rate": nvml.nvlink_rate(library, handle),
+            "links": list(_links(library, handle)),
+        }
+        for handle in _handles(library)[0].values()
+    ]
+    reading.put("gpus", gpus)
 
 
 def _links(library: Any, handle: Any) -> Iterator[dict[str, Any]]:
