@@ -8,8 +8,8 @@ one engine that the channels of a rank share. Then comes the barrier. A send doe
 receiver.
 
 Messages queue in front of links in the order in which their senders were ready; all channels share links and
-ranks. With one channel a price is exact. With several channels, each time the channel whose ranks are the
-earliest on average advances by a whole round. So messages of different channels may pass a
+ranks. With one channel a price is exact. With several channels, the channel with the earliest ranks on
+average advances next, by a whole round. So messages of different channels may pass a
 link in another order than if each message advanced alone.
 
 A price is linear in the network's parameters along its critical path: it is a sum of numbers of latencies, of
@@ -167,7 +167,7 @@ class RoundSteps:
 
     @property
     def rank(self) -> Column:
-        """The ranks whose clocks tell when the steps can begin."""
+        """The ranks that must be ready before the steps can begin."""
         return self.steps[0].rank if self.barrier is None else self.barrier.rank
 
 
@@ -190,7 +190,7 @@ def acts(rounds: Rounds, itemsize: int) -> Iterator[Act]:
 
 
 class ChannelClock:
-    """A channel under way.
+    """The progress of a channel.
 
     Parameters
     ----------
@@ -253,7 +253,7 @@ class Walk:
     together : bool
         Whether channels advance together, which excludes components. Then the messages of the earliest channel are
         sent with the other channels' messages that are ready before its last rank, and repeating acts are not
-        computed again. Otherwise only the channel whose ranks are the earliest on average advances.
+        computed again. Otherwise only the channel with the earliest ranks on average advances.
     """
 
     def __init__(self, network: Network, itemsize: int, begin: Times, *, together: bool) -> None:
@@ -277,9 +277,9 @@ class Walk:
         self._last: dict[tuple[int, ...], tuple[_Taken, Repeats | None]] = {}
 
     def run(self, schedule: Schedule) -> Times:
-        """Run a schedule, and return the time at which each rank ends each channel, one channel after the other.
+        """Run a schedule, and return the time at which each rank ends each channel.
 
-        The times of the beginning come first.
+        The result has the times of the beginning, and then those of one channel after the other.
         """
         channels = [
             ChannelClock(number, channel, self._itemsize, self._begin.copy())

@@ -43,7 +43,7 @@ class CostTerms(NamedTuple):
     reduced : float
         Bytes that a rank folds into others.
     at_once : float
-        Number of further messages of a port, whose latency is not waited for.
+        Number of further messages of a port. No rank waits for their latency.
     """
 
     rounds: float

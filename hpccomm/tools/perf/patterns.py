@@ -594,7 +594,7 @@ def _differs_by_more_than_roundings(got: Array, expected: Array, ranks: int) -> 
 
 
 def _of_elements(parts: NDArray[np.bool_], count: int) -> NDArray[np.bool_]:
-    """Return whether anything is true of each of `count` elements, which have one or two parts."""
+    """Return whether any part of each of `count` elements is True; an element has one or two parts."""
     return parts if parts.size == count else np.logical_or(parts[::2], parts[1::2])
 
 
