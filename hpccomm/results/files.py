@@ -198,7 +198,7 @@ HDF5_ERRORS = (
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """The first bytes of an HDF5 file."""
 
-_HEAD = 1 << 16
+HEAD = 1 << 16
 """Bytes that hold the root of a results file, which is written first."""
 
 
@@ -247,7 +247,7 @@ def opened(path: Path) -> Iterator[tuple[Any, int]]:
     with contextlib.ExitStack() as stack:
         with os_errors_as(path, "read"):
             file = stack.enter_context(open_regular(path))
-            head = os.pread(file.fileno(), _HEAD, 0)
+            head = os.pread(file.fileno(), HEAD, 0)
         if not head.startswith(SIGNATURE):
             if FORMAT.encode() in head and b"schema_version" in head:
                 raise damaged(path, "it does not begin as HDF5 does", "restore it from a copy")

@@ -56,10 +56,8 @@ _log = logging.getLogger(__name__)
 _UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL, errno.EBADF)
 """The errors of file systems without locks, reservations or flushes of folders."""
 
-_LOOKED_AT = 1 << 16
-"""Bytes of a partial file that show whether hpccomm left it: the root of a results file is written first."""
-
 _BLOCK = 1 << 20
+"""Bytes of a partial file that are looked at at once."""
 
 _ALIGNED = {"alignment_threshold": 1, "alignment_interval": 16}
 
@@ -118,12 +116,12 @@ def _claim_partial(partial: Path, mode: int) -> FileIO:
 def _is_ours(file: FileIO) -> bool:
     """Whether a partial file has the root of a results file, or nothing yet."""
     descriptor = file.fileno()
-    head = os.pread(descriptor, _LOOKED_AT, 0)
+    head = os.pread(descriptor, files.HEAD, 0)
     if head.startswith(files.SIGNATURE) and FORMAT.encode() in head:
         return True
     # It may have HDF5's superblock, of 48 bytes.
     begun = head[:8].strip(b"\0") in (b"", files.SIGNATURE) and not head[48:].strip(b"\0")
-    behind = range(_LOOKED_AT, os.fstat(descriptor).st_size, _BLOCK)
+    behind = range(files.HEAD, os.fstat(descriptor).st_size, _BLOCK)
     return begun and not any(os.pread(descriptor, _BLOCK, at).strip(b"\0") for at in behind)
 
 
