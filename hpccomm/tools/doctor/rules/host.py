@@ -48,7 +48,7 @@ def _processes(soft: int | None, ranks: Sequence[Any]) -> Faults:
 def _pids(group: Facts, ranks: Sequence[Any]) -> Faults:
     needed = THREADS_A_RANK * len(ranks)
     if group["limit"] is not None and group["limit"] - group["used"] < needed:
-        yield f"{group['used']:,} of the {group['limit']:,} threads of the control group are there already; {counted(len(ranks), 'rank')} may need {needed:,}"
+        yield f"{group['used']:,} of the {group['limit']:,} threads of the control group exist already; {counted(len(ranks), 'rank')} may need {needed:,}"
 
 
 def _group_memory(group: Facts) -> Faults:
@@ -67,7 +67,7 @@ def _cpu(group: Facts, cores: Texts, allowed: str) -> Faults:
     if quota is not None and quota < seen:
         yield f"the control group has the time of {quota:g} processors, and {counted(len(cores), 'rank')} may run on {seen}"
         if group["throttled"]:
-            yield f"it was stopped {group['throttled']:,} times for having used its time up"
+            yield f"it was stopped {group['throttled']:,} times because its time was used up"
 
 
 def _shared(room: Facts, ranks: Sequence[Any]) -> Faults:
@@ -78,7 +78,7 @@ def _shared(room: Facts, ranks: Sequence[Any]) -> Faults:
 
 def _no_shared(room: Facts, ranks: Sequence[Any]) -> Faults:
     if len(ranks) > 1 and room["free"] < (least := LEAST_SHARED * len(ranks)):
-        yield f"/dev/shm has {room['free'] / MIB:,.0f} MiB free, and {len(ranks)} ranks take {least / MIB:,.0f} or more: where it ends, they die by SIGBUS"
+        yield f"/dev/shm has {room['free'] / MIB:,.0f} MiB free, and {len(ranks)} ranks take {least / MIB:,.0f} or more: when it is full, they die by SIGBUS"
 
 
 def _ptrace(scope: int, peers: List | None) -> Faults:
@@ -94,7 +94,7 @@ def _unreached(kind: str, peers: List) -> list[str]:
 def _ports(ports: Sequence[int], world: int | None) -> Faults:
     first, last = ports
     if (room := last - first + 1) < (needed := 1024 + FILES_A_RANK * (world or 1)):
-        yield f"connections may have the {room:,} ports {first} to {last}; a job of {counted(world or 1, 'rank')} may need {needed:,} on a node"
+        yield f"connections may use the {room:,} ports {first} to {last}; a job of {counted(world or 1, 'rank')} may need {needed:,} on a node"
 
 
 def _any_limit(sentence: str, soft: int | None) -> Faults:
@@ -153,7 +153,7 @@ def _busy(others: Sequence[float]) -> Faults:
 
 def _own_name(address: str) -> Faults:
     if address.startswith("127.") or address == "::1":
-        yield f"/etc/hosts has {address} for it: what asks for this node's address by its name gets one that is each node's own"
+        yield f"/etc/hosts has {address} for it: a program that asks for the node's address by its name gets one that every node has"
 
 
 def _killed(killed: Texts) -> Faults:

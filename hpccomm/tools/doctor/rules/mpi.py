@@ -25,7 +25,7 @@ def _said(text: str) -> list[str]:
 
 def _launch(launched: int, world: int, launcher: str | None, library: str) -> Faults:
     if launched > 1 and world == 1:
-        yield f"{launcher} has started {launched} processes, and {library} sees one rank in each: they are {launched} jobs of their own"
+        yield f"{launcher} has started {launched} processes, and {library} sees one rank in each: each is a job of its own"
 
 
 def one_library(*read: Sequence[Texts]) -> Faults:
@@ -50,7 +50,7 @@ def _threads(level: int, multiple: int) -> Faults:
 def _pmi(launcher: str | None, launched: int, vendor: str, given: Texts, world: int) -> Faults:
     needed = SPEAKS.get(vendor, ())
     if launcher == SRUN and launched > 1 == world and needed and not set(given) & set(needed):
-        yield f"{vendor} meets its launcher by {' or '.join(needed)}, and srun offers {', '.join(given) or 'no PMIx and no PMI'}"
+        yield f"{vendor} speaks to its launcher by {' or '.join(needed)}, and srun offers {', '.join(given) or 'no PMIx and no PMI'}"
 
 
 def _cores(ranks: Sequence[int], cores: Texts, online: str) -> Faults:

@@ -81,7 +81,7 @@ def _reach(routes: Mapping[str, Facts]) -> Faults:
     for (one, those), (other, others) in combinations(places.items(), 2):
         closed = [nodes[0] for (_, routed), nodes in ((one, those), (other, others)) if not routed]
         if not one[0] & other[0] and closed:
-            yield f"{those[0]} and {others[0]} have no network in common, and {' and '.join(closed)} no router"
+            yield f"{those[0]} and {others[0]} have no network in common, and there is no router for {' and '.join(closed)}"
 
 
 def _rails(ports: Mapping[str, List], routes: Mapping[str, Facts] | None) -> Faults:
@@ -202,12 +202,12 @@ def _packets(ports: List, devices: List) -> Faults:
     for port in filter(_is_roce, ports):
         for name in sorted(_addresses(port) & mtu.keys()):
             if mtu[name] < FULL_PACKETS:
-                yield f"{_name(port)} is by {name}, whose MTU is {mtu[name]}"
+                yield f"{_name(port)} uses {name}, and the MTU of that is {mtu[name]}"
 
 
 def _gpudirect(ports: List, gpudirect: Facts, gpus: int) -> Faults:
     if gpus and any(map(serves, ports)) and not any(gpudirect.values()):
-        yield "nvidia_peermem and dma-buf are both missing, so that messages of GPUs pass the host's memory"
+        yield "nvidia_peermem and dma-buf are both missing, so messages of GPUs go through the host's memory"
 
 
 _DEVICES, _ROUTES, _PORTS = "network.devices", "network.routes", "infiniband.ports"
