@@ -177,8 +177,8 @@ class BucketReduction(FlatMemory):
         Whether `start` returns before the reduction is done, so that `finish` must wait for it.
     gradients, left : int
         Number of gradients, and of those that are not ready.
-    under_way : bool
-        Whether the reduction has started, and `finish` was not called.
+    work : Work or None
+        The call of a deferred reduction that is under way.
     span : (float, float) or None
         When it began and ended, as ``time.perf_counter`` counts.
     wire_nbytes : int
@@ -200,7 +200,6 @@ class BucketReduction(FlatMemory):
         self.nbytes, self.sample = bucket.nbytes, Sample(self, watched=watched)
         self.op, self.divisor = self._operation(group, settings)
         self.gradients = self.left = len(self.views)
-        self.under_way = False
         self.span: Span | None = None
         self.wire_nbytes, self._given_nbytes = 0, memory.nbytes  # in all, and in a reduction
         self.seconds = self.hidden_seconds = 0.0
@@ -210,7 +209,7 @@ class BucketReduction(FlatMemory):
         # A device works by itself. On the host, a thread makes the call that blocks, which needs no interpreter while
         # it is under way.
         self.deferred = bucket.kind.on_device
-        self._work: Any = None
+        self.work: Any = None
 
     def _operation(self, group: RankGroup, settings: ReductionSettings) -> tuple[ReduceOp, int]:
         """Return the operation that reduces gradients, and what its result has to be divided by.
@@ -254,13 +253,13 @@ class BucketReduction(FlatMemory):
     def start(self) -> None:
         """Reduce gradients and flags. Collective; blocks, if it is not deferred."""
         work = self._call()
-        self._work = work if self.deferred else None
+        self.work = work if self.deferred else None
 
     def finish(self) -> list[bool]:
         """Return which flags any rank has set. Blocks, if the reduction is deferred."""
-        if self._work is not None:
-            self._work.wait()
-            self._work = None
+        if self.work is not None:
+            self.work.wait()
+            self.work = None
         self.wire_nbytes += self._given_nbytes
         return list((self._flags != 0).tolist())
 

@@ -221,14 +221,15 @@ class Reducer:
         closing = self.closing
         buckets.prepare(bucket, [not closing and bool(other.left) for other in self._urgent])
         bucket.start()
-        bucket.under_way = True
         if not bucket.deferred:
-            self._finish(bucket)
+            self._take(bucket)
         bucket.span = begun, perf_counter()
 
     def _finish(self, bucket: BucketReduction) -> None:
-        """Take a bucket that is under way, unless that was done before. Blocks, if it is deferred."""
-        if bucket.under_way:
-            bucket.under_way = False
-            unready = self._buckets.take(bucket)
-            self._ready = {b for b, no in zip(self._urgent, unready, strict=True) if not no}
+        """Take a deferred bucket, unless that was done before. Blocks."""
+        if bucket.work is not None:
+            self._take(bucket)
+
+    def _take(self, bucket: BucketReduction) -> None:
+        unready = self._buckets.take(bucket)
+        self._ready = {b for b, no in zip(self._urgent, unready, strict=True) if not no}
