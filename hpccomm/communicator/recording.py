@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,14 @@ from hpccomm.calls.core import Core
 from hpccomm.errors import HpccommError, ResultsError, UsageError
 from hpccomm.results import facts
 from hpccomm.results.files import os_errors_as
-from hpccomm.results.recording import COMPLETED, Lateness, Recording, RecordingFacts, lateness
+from hpccomm.results.recording import (
+    COMPLETED,
+    Calls,
+    Lateness,
+    Recording,
+    RecordingFacts,
+    lateness,
+)
 from hpccomm.results.recording_file import PartWriter, RecordingWriter, joined, part_path, write
 from hpccomm.runtime.clocks import ClockRanks, CommonClock
 from hpccomm.runtime.engine import everyone
@@ -206,8 +214,9 @@ class ProgramRecorder(Hinting):
                     files[rank].write_bytes(sent[rank])
                 recording = joined(path)
                 late = lateness(recording)
-                if self.path is None:
-                    self.recording = recording
+                if self.path is None:  # the parts are removed, so nothing is read from them later
+                    kept = Calls(recording.calls.starts, {**recording.calls.columns})
+                    self.recording = replace(recording, calls=kept)
                 else:
                     self.name = write(path, recording)
                     calls, ranks = recording.calls.count, counted(comm.size, "rank")

@@ -13,6 +13,7 @@ from until import until
 
 import hpccomm
 from hpccomm.contracts.signature import CallFingerprint
+from hpccomm.results import recording_file
 from hpccomm.runtime import recorder as trace
 from hpccomm.runtime.recorder import ASYNC, BLOCKING, Origin
 from hpccomm.testing import run_ranks
@@ -152,6 +153,9 @@ def test_hooks_and_dumps_of_the_program_have_what_they_have_without_a_recording(
     (seen, recording), *others = run_ranks(3, program)
     assert seen == [("all_reduce", 16)] * 4
     assert all(each == seen for each, _ in others)
+    recording_file.write(tmp_path / "later.h5", recording)  # its parts are gone
+    (stored,) = recording_file.read_recordings(tmp_path / "later.h5")
+    assert stored.calls["begin"].tolist() == recording.calls["begin"].tolist()
     # With the refused one's agreement, and without waits for what is under way, which have no number.
     assert np.count_nonzero(recording.calls.columns["number"]) == 3 * (2 + 1)
     (file,) = tmp_path.rglob("rank_0.json")
