@@ -91,10 +91,6 @@ class RankTimes:
     wrong: tuple["Mismatch", ...] = ()
     isolated: Isolated = NOT_ISOLATED
 
-    def of_each(self, number: int) -> "RankTimes":
-        """Return the times of one operation in each repetition."""
-        return RankTimes(self.seconds / number, self.issued / number, self.samples / number)
-
 
 def repetitions(
     operations: Sequence[Call],

@@ -189,7 +189,8 @@ class CaseRunner:
             wrong += self._compare(checks)
         self._data = data
         alone = NOT_ISOLATED if isolated is None else isolated.measure(calls)
-        return replace(times.of_each(batched), wrong=tuple(wrong), isolated=alone)
+        each = times.seconds / batched, times.issued / batched, times.samples / batched
+        return RankTimes(*each, tuple(wrong), alone)
 
     def row(self, times: Sequence[RankTimes], *, in_place: bool) -> MeasuredRow:
         """Return the row of a measurement, from the times of all ranks."""
