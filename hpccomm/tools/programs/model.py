@@ -49,6 +49,8 @@ ACT = np.dtype(
         ("own", "<f8"),  # seconds that it takes of the rank, whatever the others do
         ("tail", "<f8"),  # seconds from the end of the event to the end on this rank
         ("call", "<i8"),  # the number of its call in the recording; -1 of END
+        ("signature", "<i4"),  # the number of the signature of that call
+        ("buffer", "<i8"),  # the memory of its array, as it was recorded
     ]
 )
 """An act of a rank begins `compute` seconds after the one before it. How long it takes:
@@ -319,6 +321,7 @@ def _tables(recording: Recording, bounds: Indices) -> tuple[Table, Table]:
     rows = np.zeros(len(event), _ROW)
     rows["kind"] = np.where(blocks & ~free, BLOCK, START)
     rows["event"], rows["rank"], rows["call"] = event, rank, numbers[call]
+    rows["signature"], rows["buffer"] = signature, calls["buffer"][call]
     rows["at"], rows["until"] = begin, np.where(blocks, end, begin)
     rows["result"] = np.where(free, -1, end)
     rows["own"] = np.where(free, rows["until"] - begin, 0) * 1e-9

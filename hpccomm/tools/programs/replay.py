@@ -198,9 +198,6 @@ ENDS: Mapping[str, tuple[str, ...]] = {
 }
 """The other ranks of each call of messages."""
 
-ACT = np.dtype([("kind", "i4"), ("compute", "f8"), ("step", "i8"), ("rank", "i8"), ("call", "i8"), ("signature", "i4"), ("buffer", "i8")])  # fmt: skip
-"""An act of the program's model, with its step and rank, and of its call the signature and the array."""
-
 
 @dataclass(frozen=True, slots=True)
 class Score:
@@ -214,7 +211,9 @@ class Score:
         The numbers of the communicators with calls, on any rank.
     steps : int
         Their number.
-    acts : ndarray of ACT
+    starts : ndarray of int64, shape (ranks + 1,)
+        The first act of each rank, and behind the last one.
+    acts : ndarray of hpccomm.tools.programs.model.ACT
         In order, by rank.
     """
 
@@ -222,11 +221,12 @@ class Score:
     groups: tuple[RecordedGroup, ...]
     used: tuple[int, ...]
     steps: int
+    starts: Indices
     acts: NDArray[Any]
 
     def of_rank(self, rank: int) -> "Score":
         """Return the score of one rank."""
-        return replace(self, acts=self.acts[self.acts["rank"] == rank])
+        return replace(self, acts=self.acts[slice(*self.starts[rank : rank + 2])])
 
 
 def score(
@@ -246,15 +246,8 @@ def score(
         Number of ranks of the replay: the first ones of the recording.
     """
     program, calls = modelled(recording, parts.bounds[first : first + number + 1]), recording.calls
-    rank = program.rank()
-    acts = np.zeros(np.count_nonzero(rank < ranks), ACT)
-    for name in ("kind", "compute", "call"):
-        acts[name] = program.acts[name][: len(acts)]
-    acts["rank"] = rank[: len(acts)]
+    acts = program.acts[: program.starts[ranks]].copy()
     ends = acts["kind"] == END
-    acts["step"] = np.cumsum(ends) - ends - acts["rank"] * number
-    for name in ("signature", "buffer"):
-        acts[name] = calls[name][acts["call"]]
     places, which = np.unique(acts["buffer"], return_inverse=True)
     acts["buffer"] = places[which % MOST_BUFFERS]
 
@@ -271,10 +264,11 @@ def score(
     # A call with several messages has an act for each of them. It is made once.
     kept = ends | ((acts["kind"] == WAIT) & ~np.isin(acts["call"], acts["call"][made[lost]]))
     kept[made[firsts[~lost[firsts]]]] = True
+    starts = np.searchsorted(np.flatnonzero(kept), program.starts[: ranks + 1])
     acts = acts[kept]
     groups = recording.of_signature("group")[acts["call"][acts["kind"] != END]]
     used = tuple(np.unique(groups).tolist())
-    return Score(recording.signatures, recording.groups, used, number, acts), left_out
+    return Score(recording.signatures, recording.groups, used, number, starts, acts), left_out
 
 
 def _spread(
@@ -370,10 +364,10 @@ def compared(
     expected, replayed, step = list[Any](), list[Any](), list[Any]()
     for rank in range(replay.ranks):
         own, whole = score.of_rank(rank).acts, replay.calls.of_rank(rank)
-        own = own[(own["kind"] != END) & (own["kind"] != WAIT)]
         segment = np.cumsum(marks[whole])
         chosen = np.flatnonzero(replayable[whole] & (segment % several == at))
-        parts = np.split(own["call"], np.searchsorted(own["step"], range(1, score.steps)))
+        each_step = np.split(own, np.flatnonzero(own["kind"] == END))
+        parts = [each["call"][~np.isin(each["kind"], (END, WAIT))] for each in each_step]
         due = np.concatenate([parts[each % score.steps] for each in range(played)])
         if len(due) != len(chosen):
             raise ResultsError(
@@ -482,11 +476,12 @@ class Player:
     def _played(self, at: int, algorithm: str, gaps: bool) -> list[list[Move]]:
         """Return the moves of each step."""
         make = cache(partial(self._act, at, algorithm))
-        moves: list[list[Move]] = [[] for _ in range(self._score.steps)]
+        moves: list[list[Move]] = [[]]
         acts = self._score.acts
         awaited = set(acts["call"][acts["kind"] == WAIT].tolist())
         others: list[Key] = []  # no act waits for them; the end of their step does
-        for kind, gap, step, _, call, number, buffer in acts.tolist():
+        names = ["kind", "compute", "call", "signature", "buffer"]
+        for kind, gap, call, number, buffer in acts[names].tolist():
             act, sent, keys = None, list[NDArray[Any]](), [(at, call)]
             if kind == END:
                 keys, others = others, []
@@ -498,7 +493,9 @@ class Player:
                 keys *= later
                 others += [] if call in awaited else keys
             written = sum(each.nbytes for each in sent) * WRITTEN < gap * 1e9 and gaps
-            moves[step].append((gap * gaps, sent if written else [], act, keys))
+            moves[-1].append((gap * gaps, sent if written else [], act, keys))
+            if kind == END:
+                moves.append([])
         return moves
 
     def play(self, step: int, at: int = 0) -> None:

@@ -26,7 +26,7 @@ def acting(*ranks, events, begins=None):
     rows = [(each[0], 0, 0, *each[1:], *(-1, 0)[len(each) - 1 :], 0) for each in events]
     starts = np.cumsum([0, *map(len, ranks)])
     begins = np.zeros(len(ranks)) if begins is None else begins
-    table = np.array(acts, ACT)
+    table = np.array([(*act, 0, 0) for act in acts], ACT)  # of no signature and buffer
     return ProgramModel(starts, table, np.array(rows, EVENT), begins, (), 1, 1.0)
 
 
