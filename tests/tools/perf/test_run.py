@@ -5,6 +5,7 @@ import io
 import itertools
 import json
 import re
+import time
 
 import numpy as np
 import pytest
@@ -78,6 +79,23 @@ def test_printed_time_and_stored_samples_are_of_the_same_block(tmp_path):
             samples = run.samples(index)
             assert samples.shape == (5, 3)
             assert row.time == pytest.approx(over_ranks(samples.mean(axis=0)) * 1e6)
+
+
+def test_a_time_is_that_of_one_operation_of_a_batch(tmp_path):
+    def disturb(comm):
+        right = comm.all_reduce
+
+        def slow(*args, **named):
+            time.sleep(0.01)
+            return right(*args, **named)
+
+        comm.all_reduce = slow
+
+    file = tmp_path / "run.h5"
+    words = ("-b", 64, "-e", 64, "-n", 2, "-m", 3, "--output", file)
+    perf(2, "all_reduce", *words, disturb=disturb)
+    for row in reader.read(file)[-1].rows:
+        assert 10_000 <= row.time < 25_000
 
 
 def wrong_all_reduce(rank, index=None, call=None):
