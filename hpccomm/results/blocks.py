@@ -41,6 +41,10 @@ _WITHIN_CALL = {"end", "asked", "waited"}
 """Columns that are stored relative to the call itself, and not to the call before."""
 
 
+_SHARED = {"begin", "end"}
+"""Columns that others are made of."""
+
+
 def pack(calls: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
     """Return the bytes of a block: columns of at least one call, by the names of `CALL_COLUMNS`."""
     head = np.zeros((len(_KINDS), 3), "<i8")
@@ -92,7 +96,7 @@ class RankCalls:
     numbers : sequence of int or None
         The common number of each of its signatures. None: its numbers are the common ones.
     unpacked : dict of str to ndarray
-        The stored numbers of each column that was asked for.
+        The stored numbers of columns that are kept: all after `read`, else those that other columns are made of.
     """
 
     table: StoredLines
@@ -115,7 +119,7 @@ class RankCalls:
     def read(self) -> None:
         """Unpack all columns now, and close the file: a program may replace it, and a process may open some thousand files."""
         with ThreadPoolExecutor(_WORKERS) as pool:
-            list(pool.map(self._stored, _KINDS))
+            self.unpacked.update(zip(_KINDS, pool.map(self._stored, _KINDS), strict=True))
         self.table.close()
 
     @cached_property
@@ -137,20 +141,23 @@ class RankCalls:
         ResultsError
             If the file cannot be read any more.
         """
-        if name not in self.unpacked:
-            place = [*_KINDS].index(name)
+        if name in self.unpacked:
+            return self.unpacked[name]
+        place = [*_KINDS].index(name)
 
-            def unpack(index: int) -> NDArray[np.int64]:
-                head = self.heads[index]
-                first, width, size = head[place].tolist()
-                at = int(self.table.lines[PACKED.first][index] + _HEAD + head[:place, 2].sum())
-                data = zlib.decompress(self.table.read(PACKED.name, at, size))
-                planes = np.frombuffer(data, "u1").reshape(width, -1)
-                numbers = np.stack([*planes], -1).view(f"<i{width}").reshape(-1)
-                return numbers if name in _WITHIN_CALL else first + np.cumsum(numbers, dtype="i8")
+        def unpack(index: int) -> NDArray[np.int64]:
+            head = self.heads[index]
+            first, width, size = head[place].tolist()
+            at = int(self.table.lines[PACKED.first][index] + _HEAD + head[:place, 2].sum())
+            data = zlib.decompress(self.table.read(PACKED.name, at, size))
+            planes = np.frombuffer(data, "u1").reshape(width, -1)
+            numbers = np.stack([*planes], -1).view(f"<i{width}").reshape(-1)
+            return numbers if name in _WITHIN_CALL else first + np.cumsum(numbers, dtype="i8")
 
-            self.unpacked[name] = np.concatenate([np.empty(0, "i8"), *map(unpack, self.heads)])
-        return self.unpacked[name]
+        numbers = np.concatenate([np.empty(0, "i8"), *map(unpack, self.heads)])
+        if name in _SHARED:
+            self.unpacked[name] = numbers
+        return numbers
 
     def _common(self, name: str) -> NDArray[Any]:
         """Return a column in the order in which it is stored."""
