@@ -361,5 +361,6 @@ class Model:
         arrays = {each: x for each, x in self.arrays.items() if each.name != name}
         if not arrays:
             raise UsageError(f"{name!r} is the only parameter; keep at least one")
+        owners = {each: owner for each, owner in self.owners.items() if each != name}
         frozen = [each for each in self.settings.frozen if each != name]
-        return replace(self, arrays=arrays).configured({"frozen": frozen})
+        return replace(self, arrays=arrays, owners=owners).configured({"frozen": frozen})

@@ -47,6 +47,31 @@ def test_a_module_is_a_model_and_its_gradients_are_reduced_in_place() -> None:
     run_ranks(2, body)
 
 
+def test_a_removed_parameter_does_not_own_its_name() -> None:
+    def body(comm: Communicator) -> None:
+        weight = torch.nn.Parameter(torch.zeros(3))
+        sync = GradientSync(comm, {"w": weight, "other": np.zeros(2)})
+        weight.grad = torch.full((3,), 5.0)
+        sync.remove("w")
+        sync.add("w", np.zeros(3, np.float32))
+        for step in (1.0, 2.0):
+            sync.gradients["w"][...] = step
+            sync.ready("w")
+            sync.ready("other", np.full(2, step))
+            assert sync.wait()
+            assert (sync.gradients["w"] == step).all()
+        views = dict(sync.gradients)
+        for step in (3.0, 0.0):
+            views["w"][...] = step
+            assert sync.sync()  # the gradient that is left in `weight.grad` does not matter
+        gone = weakref.ref(weight)
+        del weight
+        gc.collect()
+        assert gone() is None
+
+    run_ranks(2, body)
+
+
 DTYPES = ("float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 
