@@ -202,16 +202,16 @@ class Reducer:
     def _go_on(self) -> None:
         """Reduce buckets as long as one may start."""
         with self._turn:
-            while self._waiting and self._error is None:
-                ready, waiting = self._ready, self._waiting
-                bucket = next((x for x in self._urgent if x in ready and x in waiting), waiting[0])
-                if bucket.left and not self.closing:
-                    return
-                try:
+            try:
+                while self._waiting and self._error is None:
+                    ready, waiting, urgent = self._ready, self._waiting, self._urgent
+                    bucket = next((x for x in urgent if x in ready and x in waiting), waiting[0])
+                    if bucket.left and not self.closing:
+                        return
                     self._reduce(bucket)
-                except BaseException as error:
-                    self._error = error
-                    raise
+            except BaseException as error:
+                self._error = error
+                raise
         if self._error is not None:
             raise self._error
 

@@ -63,6 +63,25 @@ def small(comm: Communicator, count: int, **others: Any) -> GradientSync:
     return GradientSync(comm, model, op="sum", **sizes, **others)
 
 
+class Broken(list[Any]):
+    """Buckets that cannot be listed."""
+
+    def __iter__(self) -> Any:
+        raise MemoryError("no memory")
+
+
+def test_an_error_between_two_buckets_ends_the_wait_as_well() -> None:
+    def body(comm: Communicator) -> None:
+        sync = small(comm, 2)
+        sync._reducer._urgent = Broken()  # no public call fails between two
+        with pytest.raises(MemoryError, match="no memory"):
+            sync.wait_for("p1")
+        with pytest.raises(MemoryError, match="no memory"):
+            sync.wait()
+
+    run_ranks(1, body)
+
+
 @settings(max_examples=min(30, settings.default.max_examples))
 @given(st.data())
 def test_all_ranks_take_one_order_whatever_theirs_is(data: st.DataObject) -> None:
