@@ -121,3 +121,10 @@ def test_a_gpu_that_is_missing_from_the_whole_node_is_named():
     whole = {"gpus.count": 0, "slurm.variables": {}}
     found = judged(BY_ID["gpus.seen"], SOUND, planted(SOUND, whole))
     assert found.evidence == ("1 GPU on the bus, and the driver shows 0",)
+
+
+def test_a_link_that_went_and_came_is_not_called_a_lost_packet():
+    fault = {"network.devices.0.rising": {"carrier_changes": 2}}
+    found = judged(BY_ID["network.losses"], SOUND, planted(SOUND, fault))
+    said = "eno1 lost packets or its link while it was watched: carrier_changes +2"
+    assert found.evidence == (said,)

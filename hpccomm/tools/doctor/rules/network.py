@@ -22,28 +22,30 @@ RESENT = (
 """Counters of packets that were lost or reordered, and are sent again."""
 
 OFTEN = 10
-"""Least number of times that a link went down for a comparison with others."""
+"""A port goes down often if its link did so this number of times, and more than this number of times as often as the
+median of all ports."""
 
 FULL_PACKETS = 4200
-"""MTU in bytes above which RoCE sends packets of 4096."""
+"""The smallest MTU in bytes with which RoCE sends packets of 4096."""
 
 
 FLOOD = 50
-"""Least number of dropped packets that is a loss: the kernel also drops packets of unknown protocols (LLDP)."""
+"""The smallest rise of ``rx_dropped`` that is a fault. The kernel also counts packets of unknown protocols there, such as
+LLDP."""
 
 
-def _no_link(devices: List, networks: Facts | None) -> Faults:
+def _interface_without_link(devices: List, networks: Facts | None) -> Faults:
     for each in devices:
-        # An interface without bond and address that never had a link is not used.
-        went = each["losses"].get("carrier_changes", 0)
-        used = "bond" in each or each["name"] in (networks or ()) or went > 1
+        # An interface counts as unused if it has no bond and no address, and never had a link.
+        changes = each["losses"].get("carrier_changes", 0)
+        used = "bond" in each or each["name"] in (networks or ()) or changes > 1
         if used and each.get("on") and each.get("state") in ("down", "lowerlayerdown"):
             of = f", of {each['bond']}," if "bond" in each else ""
             yield f"{each['name']}{of} is switched on and has no link"
 
 
 def _each(sentence: str, fault: Callable[[Facts], Any]) -> Callable[[List], Faults]:
-    """Return a rule that yields a sentence for each device or port with a fault; ``{found}`` in it is what `fault` returned."""
+    """Return a rule that yields `sentence` for each faulty device or port. The result of `fault` replaces ``{found}``."""
 
     def fails(items: List) -> Faults:
         for each in items:
@@ -54,7 +56,7 @@ def _each(sentence: str, fault: Callable[[Facts], Any]) -> Callable[[List], Faul
 
 
 def _rose(*names: str) -> Callable[[Facts], str]:
-    """Return a function that says which counters rose, of these or of all."""
+    """Return a function that lists the counters that rose. Without names, it looks at all counters."""
     return lambda each: ", ".join(
         f"{name} +{rise}"
         for name, rise in each["rising"].items()
@@ -63,7 +65,7 @@ def _rose(*names: str) -> Callable[[Facts], str]:
 
 
 def _is_slow(device: Facts) -> bool:
-    # An interface on USB is the one of the board's controller.
+    # Interfaces on USB are left out: they lead to the board's management controller.
     up = device.get("state") == "up" and not device.get("usb")
     return up and bool(device.get("speed", 1000) < 1000)
 
@@ -73,15 +75,17 @@ def _is_half(device: Facts) -> bool:
 
 
 def _reach(routes: Mapping[str, Facts]) -> Faults:
+    # A node without networks is left out: it has IPv6 addresses alone, or its routes are hidden.
     places = grouped(
-        ((own, bool(each["gateways"])), node)
+        ((networks, bool(each["gateways"])), node)
         for node, each in routes.items()
-        if (own := frozenset(chain(*each["networks"].values())))
-    )  # without networks, a node's addresses are IPv6, or its routes are hidden
-    for (one, those), (other, others) in combinations(places.items(), 2):
-        closed = [nodes[0] for (_, routed), nodes in ((one, those), (other, others)) if not routed]
-        if not one[0] & other[0] and closed:
-            yield f"{those[0]} and {others[0]} have no network in common, and there is no router for {' and '.join(closed)}"
+        if (networks := frozenset(chain(*each["networks"].values())))
+    )
+    firsts = [(*place, nodes[0]) for place, nodes in places.items()]
+    for one, other in combinations(firsts, 2):
+        closed = [node for _, routed, node in (one, other) if not routed]
+        if closed and not one[0] & other[0]:
+            yield f"{one[2]} and {other[2]} have no network in common, and there is no router for {' and '.join(closed)}"
 
 
 def _rails(ports: Mapping[str, List], routes: Mapping[str, Facts] | None) -> Faults:
@@ -91,7 +95,7 @@ def _rails(ports: Mapping[str, List], routes: Mapping[str, Facts] | None) -> Fau
         for port in filter(_active, each):
             own = {gid["prefix"] for gid in port.get("gids", ()) if "prefix" in gid}
             if port.get("link_layer") == "Ethernet":
-                names = {gid.get("ndev") for gid in port.get("gids", ())}
+                names = {gid["ndev"] for gid in _gids(port)}
                 own = {
                     network
                     for name in names
@@ -108,7 +112,7 @@ def _rails(ports: Mapping[str, List], routes: Mapping[str, Facts] | None) -> Fau
 
 
 def _is_routed(network: str, gateways: Sequence[str]) -> bool:
-    """Whether a router stands in a network: then each node may be in one of its own."""
+    """Return whether a gateway lies in the network. If one does, the nodes may be in different networks."""
     place = ipaddress.ip_network(network)
     return any(ipaddress.ip_address(gateway) in place for gateway in gateways)
 
@@ -121,11 +125,11 @@ def _active(port: Facts) -> bool:
     return bool(port.get("state") == "ACTIVE")
 
 
-def _waits(port: Facts) -> bool:
+def _is_inactive(port: Facts) -> bool:
     return port.get("phys_state") == "LinkUp" and port.get("state") not in (None, "ACTIVE")
 
 
-def _no_fabric(ports: List) -> Faults:
+def _port_without_link(ports: List) -> Faults:
     active = {_card(port) for port in ports if _active(port)}
     for port in ports:
         # The other port of a card is often free.
@@ -152,7 +156,7 @@ def _rate(ports: List) -> Faults:
             if port["rate"] < best or alone:
                 words = ", {width} lanes of {generation}"
                 lanes = words.format_map(port) if "width" in port else ""
-                yield f"{_name(port)} runs at {port['rate']:g} Gb/s{lanes}; the best of its sort at {best:g}"
+                yield f"{_name(port)} runs at {port['rate']:g} Gb/s{lanes}; the fastest port of this kind runs at {best:g} Gb/s"
 
 
 def _went_down(ports: List) -> Faults:
@@ -160,7 +164,7 @@ def _went_down(ports: List) -> Faults:
     usual = statistics.median(times)
     for port, count in zip(ports, times, strict=True):
         if count >= OFTEN and count > OFTEN * usual:
-            yield f"{_name(port)} went down {count} times since its start; the ports mostly {usual:g} times"
+            yield f"the link of {_name(port)} went down {count} times; the median of all ports is {usual:g}"
 
 
 def _is_roce(port: Facts) -> bool:
@@ -168,15 +172,15 @@ def _is_roce(port: Facts) -> bool:
 
 
 def serves(port: Facts) -> bool:
-    """Whether messages may pass a port: it is active, and one of RoCE has an address of its own.
+    """Return whether a port can carry messages: it is active and, with RoCE, has an address on its own interface.
 
-    A virtual machine shows adapters whose address is that of the interface above them: they are for the kernel.
+    In a virtual machine, some adapters have only the address of an interface above them. The kernel alone uses these.
     """
     return _active(port) and (not _is_roce(port) or bool(_addresses(port)))
 
 
 def _gids(port: Facts) -> list[Facts]:
-    """Return the GIDs of a port at its own interfaces."""
+    """Return the GIDs of a port that belong to its adapter's own interfaces."""
     own = port.get("interfaces")
     gids = port.get("gids", ())
     return [gid for gid in gids if not own or (gid["ndev"] or "").partition(".")[0] in own]
@@ -197,7 +201,7 @@ def _no_gid(ports: List, networks: Facts | None) -> Faults:
             yield f"{_name(port)} has no GID of the type RoCE v2 with an IPv4 address"
 
 
-def _packets(ports: List, devices: List) -> Faults:
+def _small_packets(ports: List, devices: List) -> Faults:
     mtu = {each["name"]: each.get("mtu", FULL_PACKETS) for each in devices}
     for port in filter(_is_roce, ports):
         for name in sorted(_addresses(port) & mtu.keys()):
@@ -214,19 +218,19 @@ _DEVICES, _ROUTES, _PORTS = "network.devices", "network.routes", "infiniband.por
 _PORT = "{device} port {port}"
 
 RULES = rules({
-    "network.link": (_no_link, _DEVICES, f"{_ROUTES}.networks?"),
+    "network.link": (_interface_without_link, _DEVICES, f"{_ROUTES}.networks?"),
     "network.speed": (_each("{name} runs at {speed} Mb/s", _is_slow), _DEVICES),
     "network.duplex": (_each("{name} either sends or receives (duplex: half)", _is_half), _DEVICES),
-    "network.losses": (_each("{name} lost packets while it was looked at: {found}", _rose()), _DEVICES),
+    "network.losses": (_each("{name} lost packets or its link while it was watched: {found}", _rose()), _DEVICES),
     "network.reach": (_reach, _ROUTES),
     "network.rails": (_rails, _PORTS, f"{_ROUTES}?"),
-    "infiniband.state": (_each(f"{_PORT} has a link, and is in the state {{state}}", _waits), _PORTS),
-    "infiniband.link": (_no_fabric, _PORTS),
+    "infiniband.state": (_each(f"{_PORT} has a link, and is in the state {{state}}", _is_inactive), _PORTS),
+    "infiniband.link": (_port_without_link, _PORTS),
     "infiniband.rate": (_rate, _PORTS),
-    "infiniband.errors": (_each(f"errors of {_PORT} rose while it was looked at: {{found}}", _rose(*DAMAGE)), _PORTS),
+    "infiniband.errors": (_each(f"errors of {_PORT} rose while it was watched: {{found}}", _rose(*DAMAGE)), _PORTS),
     "infiniband.went_down": (_went_down, _PORTS),
-    "infiniband.resent": (_each(f"{_PORT} sent again while it was looked at: {{found}}", _rose(*RESENT)), _PORTS),
+    "infiniband.resent": (_each(f"{_PORT} sent packets again while it was watched: {{found}}", _rose(*RESENT)), _PORTS),
     "infiniband.gpudirect": (_gpudirect, _PORTS, "infiniband.gpudirect", "gpus.count"),
     "roce.gid": (_no_gid, _PORTS, f"{_ROUTES}.networks?"),
-    "roce.packets": (_packets, _PORTS, _DEVICES),
+    "roce.packets": (_small_packets, _PORTS, _DEVICES),
 })  # fmt: skip
