@@ -1,6 +1,7 @@
 """The facts of a run: its user, machine, libraries and settings.
 
-The header of a table and the results file show them. Every tool that stores a run uses it.
+perf, tune and simulate print these facts in the header of a table, and store them in the results file. Replay also uses
+`on_root`.
 """
 
 import os
@@ -25,7 +26,7 @@ from hpccomm.units import counted, ranges
 
 
 class DeviceDescription(NamedTuple):
-    """One rank's device in the header: the fields of `RankInfo`, and more."""
+    """The device of one rank. The first four fields are fields of `RankInfo`."""
 
     device: int
     device_hex: str
@@ -58,7 +59,7 @@ def run_info(
     config : Config
         The settings.
     skipped : tuple of str
-        Combinations that were skipped because they do not exist.
+        The combinations of collective, backend and algorithm that are left out because they do not exist.
     device : DeviceDescription
         This rank's device.
     versions : mapping of str to str, optional
@@ -67,7 +68,7 @@ def run_info(
         The series of launches to which the run belongs.
     group : int
         Color of this rank's group.
-    machine : mapping of str to str
+    machine : mapping of str to str, optional
         Further facts of this node.
     """
     of_node = launch.facts() | dict(machine or {})
@@ -106,7 +107,10 @@ def local_run_info(
 
 
 def others(comm: Communicator, rest: Span) -> Others:
-    """Return the use of the machine by other processes since `rested`; empty on ranks other than 0. Collective."""
+    """Return how much of the machine other processes used during the rest, and from its end until now. Collective.
+
+    Rank 0 gets it. The other ranks get empty lists.
+    """
     comm.barrier()
     looks = comm.gather_object((origin.host(), *rest, look())) or []
     before = shares([(first, second) for _, first, second, _ in looks])
@@ -115,7 +119,7 @@ def others(comm: Communicator, rest: Span) -> Others:
 
 
 def together(nodes: Mapping[int, Mapping[str, str]]) -> dict[str, str]:
-    """Return each fact of several nodes as one text. If nodes differ, it tells the number of nodes with each value."""
+    """Return each fact of several nodes as one text. If nodes differ, the text has each value and its number of nodes."""
     result = {}
     for name in dict.fromkeys(name for facts in nodes.values() for name in facts):
         values = Counter(facts.get(name, "unknown") for facts in nodes.values()).most_common()
@@ -139,9 +143,9 @@ T = TypeVar("T")
 
 
 def on_root(comm: Communicator, action: Callable[[], T]) -> T | None:
-    """Call `action` on rank 0 alone; if it raises, raise the error on every rank.
+    """Call `action` on rank 0 alone, and raise its expected errors on every rank. Collective; blocks.
 
-    Collective; blocks.
+    After any other error, rank 0 alone raises it. Once rank 0 leaves the communicator, the others raise PeerLost.
 
     Returns
     -------
@@ -151,7 +155,7 @@ def on_root(comm: Communicator, action: Callable[[], T]) -> T | None:
     Raises
     ------
     HpccommError
-        The error of `action`; a `ResultsError` for an error of the operating system.
+        The error of `action`. An OSError becomes a `ResultsError`.
     """
     value: T | None = None
     failure: HpccommError | None = None
@@ -161,7 +165,7 @@ def on_root(comm: Communicator, action: Callable[[], T]) -> T | None:
         except HpccommError as error:
             failure = error
         except OSError as error:
-            failure = ResultsError(f"the results cannot be written: {error}")
+            failure = ResultsError(f"rank 0 cannot read or write a file: {error}")
     failure = comm.broadcast_object(failure)
     if failure is not None:
         raise failure
@@ -180,7 +184,7 @@ def figures(
     seconds : float
         Time of one operation, from which bandwidths are computed.
     factor : float
-        Bus bandwidth over algorithm bandwidth.
+        Bus bandwidth divided by algorithm bandwidth.
     printed : float, optional
         The printed time in seconds, if it differs from `seconds`.
     """

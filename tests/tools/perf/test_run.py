@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from perf_options import options, stays_open
 
-from hpccomm.errors import ResultsError, UsageError
+from hpccomm.errors import PeerLost, ResultsError, UsageError
 from hpccomm.results import reader
 from hpccomm.runtime.service import Status
 from hpccomm.schedules.algorithms import ALGORITHMS
@@ -19,6 +19,7 @@ from hpccomm.testing import run_ranks
 from hpccomm.tools.main import main
 from hpccomm.tools.perf import sweep
 from hpccomm.tools.perf.collectives import COLLECTIVES
+from hpccomm.tools.perf.facts import on_root
 
 
 def perf(ranks, *arguments, disturb=None):
@@ -181,6 +182,34 @@ def test_a_file_that_cannot_be_written_is_an_error_on_every_rank(tmp_path, flag)
     file = tmp_path / "nowhere" / "run.json"
     text = fails(3, file, "-b", 8, "-e", 8, flag, file)
     assert text == ""  # nothing was measured
+
+
+@pytest.mark.parametrize(
+    ("error", "everywhere", "said"),
+    [
+        (ResultsError("no table"), ResultsError, "no table"),
+        (
+            OSError(28, "No space left"),
+            ResultsError,
+            "rank 0 cannot read or write a file: [Errno 28]",
+        ),
+        (ValueError("a bug"), PeerLost, "left by ValueError: a bug"),
+    ],
+)
+def test_an_error_of_rank_0_ends_all_ranks_at_once(error, everywhere, said):
+    def action():
+        raise error
+
+    def on_rank(comm):
+        begun = time.monotonic()
+        kind = type(error) if comm.rank == 0 and everywhere is PeerLost else everywhere
+        with pytest.raises(kind) as raised, comm:
+            on_root(comm, action)
+        if kind is everywhere:
+            assert said in str(raised.value)
+        assert time.monotonic() - begun < 20  # the deadline of calls is longer
+
+    run_ranks(3, on_rank)
 
 
 def fails(ranks, said, *arguments, out=None):
