@@ -1,6 +1,7 @@
-"""The times of rows: statistics over repetitions, and the sizes at which one curve overtakes another.
+"""Times of rows: statistics over repetitions, and the sizes at which one curve gets faster than another.
 
-Samples are the seconds of each repetition on each rank; a repetition takes the time of its slowest rank.
+Samples are the seconds of each repetition on each rank. A repetition takes the time of its slowest rank. perf and
+simulate, stored results, and the commands that show them use this module.
 """
 
 import math
@@ -13,8 +14,8 @@ import numpy as np
 from hpccomm.results.schema import Column, Row, Timing
 
 SUMMARY: tuple[Column, ...] = (
-    Column("repetitions", "<i8", "repetitions in the statistics, without those of -K"),
-    Column("min", "<f8", "fastest repetition; a repetition has the time of its slowest rank", "us"),
+    Column("repetitions", "<i8", "repetitions in the statistics, without those that -K skips"),
+    Column("min", "<f8", "fastest repetition, each by its slowest rank", "us"),
     Column("median", "<f8", "median of the repetitions", "us"),
     Column("p95", "<f8", "95th percentile, the nearest rank", "us"),
     Column("p99", "<f8", "99th percentile, the nearest rank", "us"),
@@ -65,26 +66,26 @@ def iteration_statistics(samples: np.ndarray | None, skip: int) -> dict[str, flo
 
 
 def summary(samples: np.ndarray | None, skip: int) -> tuple[float, ...]:
-    """Return the values of `SUMMARY`, for rows of any number of repetitions; empty if none is left.
+    """Return the values of `SUMMARY` for a row. The tuple is empty if no repetition is left.
 
-    The median is the usual one, the mean of the two in the middle where there are two; nccl-tests'
-    ``p50_us`` is the larger of these. The parameters are those of `iteration_statistics`.
+    If the number of repetitions is even, the median is the mean of the two in the middle. nccl-tests' ``p50_us`` is the
+    larger of these two. The parameters are those of `iteration_statistics`.
     """
-    each = iteration_statistics(samples, skip)
-    if samples is None or not each:
+    statistics = iteration_statistics(samples, skip)
+    if samples is None or not statistics:
         return ()
     times = iteration_times(samples[skip:])
-    figures = (each[key] for key in ("p95_us", "p99_us", "max_us", "cv_pct"))
-    return len(times), each["min_us"], float(np.median(times)) * 1e6, *figures
+    figures = (statistics[key] for key in ("p95_us", "p99_us", "max_us", "cv_pct"))
+    return len(times), statistics["min_us"], float(np.median(times)) * 1e6, *figures
 
 
 def typical(row: Row, timing: Timing) -> Row:
-    """Return a row with the median of its repetitions, if that is less than its time, which is a mean.
+    """Return a row with the median of its repetitions in place of their mean, if the median is less.
 
-    A single repetition that other work has held up makes the mean many times as long.
+    A single repetition that other work delays can multiply the mean. It hardly changes the median.
     """
-    part = timing.median / row.time if 0 < timing.median < row.time else 1.0
-    time, algbw, busbw = row.time * part, row.algbw / part, row.busbw / part
+    ratio = timing.median / row.time if 0 < timing.median < row.time else 1.0
+    time, algbw, busbw = row.time * ratio, row.algbw / ratio, row.busbw / ratio
     return replace(row, time=time, algbw=algbw, busbw=busbw)
 
 
@@ -109,13 +110,13 @@ def timing(
     isolated : ndarray
         Start and end of each isolated repetition on each rank, in seconds, shape ``(repetitions, ranks, 2)``.
     sync, late, clock_error, variant
-        Fields of `Timing`; the error in seconds.
+        Fields of `Timing`. `clock_error` is in seconds.
     """
     times = isolated_times(isolated)
     least, most = median_interval(times)
     slowest = samples[skip:].max(axis=1, initial=-math.inf)
-    both = (*_quantiles(slowest), sync, *_quantiles(times), least * 1e6, most * 1e6)
-    return Timing(*both, late, clock_error * 1e6, variant)
+    times_us = (*_quantiles(slowest), sync, *_quantiles(times), least * 1e6, most * 1e6)
+    return Timing(*times_us, late, clock_error * 1e6, variant)
 
 
 def isolated_times(stamps: np.ndarray) -> np.ndarray:
@@ -124,7 +125,7 @@ def isolated_times(stamps: np.ndarray) -> np.ndarray:
     Parameters
     ----------
     stamps : ndarray
-        As of `timing`.
+        The parameter `isolated` of `timing`.
 
     Returns
     -------
@@ -137,8 +138,8 @@ def isolated_times(stamps: np.ndarray) -> np.ndarray:
 def median_interval(times: np.ndarray) -> tuple[float, float]:
     """Return a confidence interval of at least 95 % of a median, whatever the distribution.
 
-    Its ends are two of the sorted times: how many times lie below the true median is binomial with
-    probability 1/2 (H. A. David and H. N. Nagaraja, Order Statistics, 2003, section 7.1).
+    Both ends are measured times. The number of times below the true median is binomial with probability 1/2; this gives
+    the places of the ends in the sorted times (H. A. David and H. N. Nagaraja, Order Statistics, 2003, section 7.1).
 
     Parameters
     ----------
@@ -148,18 +149,19 @@ def median_interval(times: np.ndarray) -> tuple[float, float]:
     Returns
     -------
     tuple of float
-        In the unit of `times`; NaN if there are fewer than 6: even their extremes are too close.
+        The ends, in the unit of `times`. They are NaN for fewer than 6 times: even the least and the largest of these
+        have the true median between them with less than 95 %.
     """
     count = len(times)
     ordered = np.sort(times)
-    # The rank of the lower end: the most that leaves at most 2.5 % below it.
+    # The place of the lower end, from 1. It is the largest below which the true median lies with at most 2.5 %.
     factorials = np.array([math.lgamma(number + 1) for number in range(count + 1)])
     arrangements = factorials[-1] - factorials - factorials[::-1]
     below = np.cumsum(np.exp(arrangements - count * math.log(2)))
-    rank = int(np.searchsorted(below, 0.025, side="right"))
-    if rank == 0:
+    place = int(np.searchsorted(below, 0.025, side="right"))
+    if place == 0:
         return math.nan, math.nan
-    return float(ordered[rank - 1]), float(ordered[count - rank])
+    return float(ordered[place - 1]), float(ordered[count - place])
 
 
 def _quantiles(times: np.ndarray) -> tuple[float, float, float]:
@@ -181,9 +183,9 @@ class Crossover(NamedTuple):
     before, after : str
         The fastest for smaller sizes, and for larger ones.
     lower, upper : int
-        The sizes that were measured on either side.
+        The measured sizes on both sides of it.
     size, time : float
-        An estimate of the size, and of the time that both take there.
+        An estimate of the size at which both curves take the same time, and of that time.
     """
 
     before: str
@@ -198,17 +200,17 @@ def crossovers(curves: Mapping[str, Times]) -> list[Crossover]:
     """Return where the fastest curve changes, by size.
 
     Only sizes that all curves have are compared. Curves that are the fastest at none of them do not matter.
-    Between two sizes, the logarithm of times is taken as linear in that of the size.
+    Between two sizes, a curve is taken as a straight line in the logarithms of size and time.
     """
     crossings: list[Crossover] = []
     leaders: set[str] = set()
     last = 0
     for size in sorted(set.intersection(*map(set, curves.values()))) if curves else ():
-        row = {name: times[size] for name, times in curves.items()}
+        times = {name: curve[size] for name, curve in curves.items()}
         # Imported logs can have times of 0, which have no logarithm.
-        if size <= 0 or min(row.values()) <= 0:
+        if size <= 0 or min(times.values()) <= 0:
             continue
-        best = fastest(row)
+        best = fastest(times)
         if leaders and not leaders & set(best):
             before = next(name for name in curves if name in leaders)
             crossings.append(_between(before, best[0], last, size, curves))

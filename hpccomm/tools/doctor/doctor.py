@@ -1,8 +1,8 @@
-"""Find faults of a job's nodes: everything outside the program.
+"""Find faults of a job's nodes, in all that is outside the program.
 
-It looks at MPI, limits, GPUs, network and Slurm. It only reads, and does not need root. Checks that
-are not possible are skipped, with the reason. Under mpiexec or srun it looks at all nodes and
-ranks, and rank 0 reports: start it in the same way as the program.
+The command looks at MPI, limits, GPUs, network and Slurm. It only reads, and does not need root. Checks
+that are not possible are skipped, with the reason. Under mpiexec or srun, the command looks at all nodes
+and ranks, and rank 0 reports. Start it in the same way as the program.
 
 Examples
 --------
@@ -13,8 +13,8 @@ Examples
   mpiexec -n 8 hpccomm doctor --nccl --only nccl,gpus
   hpccomm doctor --list
 
-Exit status: 0 if nothing fails (warnings may be printed), 1 if something does, 2 if it could not
-look.
+The exit status is 0 if no check fails, with or without warnings. It is 1 if a check fails, and 2 if the
+command could not look. Under mpiexec or srun, the status of rank 0 counts.
 """
 
 import argparse
@@ -38,9 +38,9 @@ FLAGS = flags.table(__package__)["doctor"]
 def run(args: argparse.Namespace) -> int:
     """Gather, judge and report; return the exit status."""
     from hpccomm.tools.doctor import job
-    from hpccomm.tools.doctor import rule as judge
+    from hpccomm.tools.doctor import rule as judging
 
-    rules = chosen(args.only or "")
+    rules = _chosen(args.only or "")
     if args.list:
         if output.speaks():
             lines = [f"{rule.id:28} {rule.severity:5} {rule.question}" for rule in rules]
@@ -56,16 +56,16 @@ def run(args: argparse.Namespace) -> int:
         if why := job.problem(trees):
             output.warn(f"hpccomm doctor: on {next(iter(trees))}: {why}\n")
         return 0
-    diagnoses = judge.judge(trees, rules)
+    diagnoses = judging.judge(trees, rules)
     if golden is not None:
-        diagnoses += judge.against(trees, golden, args.against.name, rules)
+        diagnoses += judging.against(trees, golden, args.against.name, rules)
     status = int(any(each.status == "fail" for each in diagnoses))
-    lines = [*judge.head(trees), "", *judge.lines(diagnoses, trees)]
+    lines = [*judging.head(trees), "", *judging.lines(diagnoses, trees)]
     output.write_found(_document(trees, diagnoses, status), lines, as_json=args.json)
     return status
 
 
-def chosen(only: str) -> "Sequence[Rule]":
+def _chosen(only: str) -> "Sequence[Rule]":
     """Return the rules of the areas and ids that `only` lists, separated by commas; all rules if it is empty.
 
     Raises
@@ -81,20 +81,25 @@ def chosen(only: str) -> "Sequence[Rule]":
     for word in asked:
         if word not in known:
             near = did_you_mean(word, known, f"the areas are {', '.join(areas)}")
-            raise UsageError(f"--only {word!r} is not an area or a rule; {near} (--list has all)")
+            raise UsageError(
+                f"--only {word!r} is not an area or a rule; {near}; hpccomm doctor --list prints all rules"
+            )
     return [rule for rule in RULES if not asked or rule.area in asked or rule.id in asked]
 
 
 def _document(trees: dict[str, Any], results: "Sequence[Diagnosis]", status: int) -> dict[str, Any]:
-    words, found = ("id", "question", "remedy", "page"), ("status", "nodes", "evidence", "reason")
+    of_rule, of_node = (
+        ("id", "question", "remedy", "page"),
+        ("status", "nodes", "evidence", "reason"),
+    )
     return {
         "schema": 1,
         "hpccomm": hpccomm.__version__,
         "made": datetime.now().astimezone().isoformat(timespec="seconds"),
         "status": status,
         "diagnoses": [
-            {name: getattr(each.rule, name) for name in words}
-            | {name: getattr(each, name) for name in found}
+            {name: getattr(each.rule, name) for name in of_rule}
+            | {name: getattr(each, name) for name in of_node}
             for each in results
         ],
         "nodes": trees,

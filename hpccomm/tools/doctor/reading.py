@@ -1,6 +1,7 @@
-"""`Reading`, by which sources read: it stores readable facts, and for unreadable ones the reason.
+"""How sources read facts: a `Reading` stores each fact, or the reason why it cannot be read.
 
-All sources use it, and `job`; `rule` uses `rows`. Patterns of single facts are in ``files.tsv``.
+All sources use it, `job`, and the modules of `hpccomm.tools.perf` that look at links and devices. Rules use `rows`, and
+the commands ``doctor`` and ``env`` use `saved`. ``files.tsv`` lists the facts that one pattern finds in one file.
 """
 
 import json
@@ -29,8 +30,8 @@ KINDS: dict[str, Callable[[str], Any]] = {
     "kib": lambda text: int(text) * 1024,
     "limit": lambda text: None if text == "unlimited" else int(text),
 }
-"""Functions that make a fact of ``files.tsv`` from a text, by its kind. A fact of the kind ``has`` is whether its
-pattern is in the file."""
+"""Functions that make a fact of ``files.tsv`` from a text, by its kind. A fact of the kind ``has`` is True if its pattern
+is in the file, else False."""
 
 
 def rows(file: str) -> Sequence[Mapping[str, Any]]:
@@ -76,10 +77,10 @@ class Reading:
         """
         return self.path(name).read_text(errors="replace").strip()
 
-    def line(self, file: Path) -> str | None:
+    def optional_text(self, file: Path) -> str | None:
         """Return the text of an optional file; None if it is missing or cannot be read.
 
-        The reason for which it cannot be read is kept under its path.
+        If the file is there and cannot be read, the reason is stored under its path.
         """
         try:
             return file.read_text(errors="replace").strip()
@@ -90,7 +91,7 @@ class Reading:
             return None
 
     def matches(self, name: str, pattern: str) -> Iterator[Path]:
-        """Yield the matches of a pattern in a folder, in order; nothing without the folder."""
+        """Yield the sorted paths in a folder that match a pattern. A missing folder has none."""
         yield from sorted(self.path(name).glob(pattern))
 
     def take(self, fact: str, read: Callable[[], Any]) -> Any:
@@ -117,11 +118,11 @@ class Reading:
         return value
 
     def file(self, fact: str, name: str, parse: Callable[[str], Any] = str) -> Any:
-        """Store the text of a file as a fact, parsed; see `take`."""
+        """Store what `parse` makes of a file's text as a fact. Errors are stored as by `take`."""
         return self.take(fact, lambda: parse(self.text(name)))
 
     def files(self, of: str) -> None:
-        """Store the facts that ``files.tsv`` lists for a source; see `take`."""
+        """Store the facts that ``files.tsv`` lists for a source. Errors are stored as by `take`."""
         for row in rows("files.tsv"):
             if row["of"] == of:
                 self.file(row["fact"], row["file"], partial(_parsed, row))
@@ -130,7 +131,7 @@ class Reading:
         """Return the facts that ``files.tsv`` lists for a device or a port, as far as its folder has them."""
         facts = {}
         for row in rows("files.tsv"):
-            text = self.line(folder / row["file"].lstrip("/")) if row["of"] == of else None
+            text = self.optional_text(folder / row["file"].lstrip("/")) if row["of"] == of else None
             if text is not None:
                 with suppress(LookupError, ValueError):
                     facts[row["fact"]] = _parsed(row, text)
@@ -145,28 +146,28 @@ class Reading:
         into[last] = value
 
     def miss(self, fact: str, reason: str) -> None:
-        """Store the reason for which a fact is not known."""
+        """Store why a fact is not known."""
         self._unread[fact] = reason
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts; ``unread`` names the missing ones, with the reason."""
+        """Return the facts. ``unread`` has the reason for each missing one, by its name."""
         return self._found | ({"unread": self._unread} if self._unread else {})
 
 
 def read(source: Callable[..., None], root: Path = Path("/"), **options: Any) -> dict[str, Any]:
-    """Return the facts that a source finds below a root, such as ``read(cpu.gather)``."""
+    """Return the facts that a source finds below a root. An example is ``read(host.gather)``."""
     reading = Reading(root)
     source(reading, **options)
     return reading.facts()
 
 
 def saved(file: Path, verb: str, pick: Callable[[Any], T]) -> T:
-    """Return what `pick` takes out of a report that a verb has written as JSON.
+    """Return what `pick` takes from the report that ``--against`` names: ``hpccomm VERB --json`` has written it.
 
     Raises
     ------
     UsageError
-        If the file cannot be read, or is another one.
+        If the file cannot be read, or is not such a report.
     """
     try:
         return pick(json.loads(file.read_text(encoding="utf-8")))
@@ -192,6 +193,6 @@ def run(command: Sequence[str], patience: float) -> "subprocess.CompletedProcess
 
 
 def fields(text: str) -> dict[str, str]:
-    """Return the values by name of a file with lines ``name: value`` or ``name value``, such as /proc/meminfo."""
+    """Return the values by name of a text with lines ``name: value`` or ``name value``, such as that of /proc/meminfo."""
     matches = re.finditer(r"^([^:\s]+):?[ \t]+(.*)$", text, re.MULTILINE)
     return {line[1]: line[2] for line in matches}

@@ -1,10 +1,11 @@
 """Say what went wrong in a job, from its log or its flight dumps, or what a message means.
 
-A log is a file, packed or not, or standard input. Of a log it prints the first cause, its line,
-what to do, the consequences, and harmless messages. Of the flight dumps that the ranks wrote
-(HPCCOMM_DUMP_DIR) it prints which ranks are missing or differ, since which collective, and where in
-the program; then it draws the last collectives. It knows messages of hpccomm, NCCL, CUDA, MPI
-libraries, Slurm and the kernel.
+A log is standard input or a file, which may be compressed. For a log, the command prints the first cause
+with its line, and what to do. Then it prints the consequences and the harmless messages. It knows
+messages of hpccomm, NCCL, CUDA, MPI libraries, Slurm and the kernel.
+
+Ranks write flight dumps to the folder HPCCOMM_DUMP_DIR. For these, the command prints which ranks are
+missing or differ, since which collective, and where in the program. Then it draws the last collectives.
 
 Examples
 --------
@@ -18,8 +19,8 @@ Examples
   hpccomm explain "status 3"
   hpccomm explain "NVRM: Xid (PCI:0000:3b:00): 79"
 
-Ranks are those of the whole job. Exit status: 0 if nothing wrong is found (and after the meaning of a
-message), 1 if something is, 2 if nothing can be read.
+Ranks are numbered as in the whole job. The exit status is 0 if the command finds nothing wrong, or
+explains a message. It is 1 if the command finds something wrong, and 2 if nothing can be read.
 """
 
 import argparse
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def verdict(job: Job, faults: Sequence[Fault]) -> list[str]:
-    """Return a sentence for each fault, the cause first; without faults, sentences that say so."""
+    """Return a sentence for each fault, the cause first. If there are no faults, the sentences say so."""
     if faults:
         return [fault.sentence for fault in faults]
     calls = sum(len(each.numbers) for each in job.histories.values())
@@ -73,11 +74,11 @@ MARKS = {
 LONGEST_HEAD = 40
 MOST_PARTS = 8
 ROWS = 48
-"""Most ranks that have a row each; of more ranks, equal neighbors share a row."""
+"""Up to this number of ranks, each has a row. If there are more, neighbors with equal marks share a row."""
 
 
 def timeline_lines(job: Job, faults: Sequence[Fault], last: int) -> Iterator[str]:
-    """Yield the timeline: a part for each communicator with a fault; if there is none, for each communicator.
+    """Yield the timeline: a part for each communicator with a fault. If there are no faults, each communicator has one.
 
     Parameters
     ----------
@@ -133,7 +134,10 @@ def _head(job: Job, ranks: Sequence[int]) -> str:
 
 
 def _beside(job: Job, history: History, rank: int, number: int) -> str:
-    """Return the text beside a row: the call in which a rank waits, or what else it does."""
+    """Return the text beside a row: the call in which a rank waits, or what else it does.
+
+    Ranks that share a row have the text of the first one.
+    """
     if call := history.calls.get(rank, {}).get(number):
         return f"{call.operation}, {call.waited(job.dumps[rank].time):.1f} s" if call.open else ""
     if rank not in history.absent(number):
@@ -157,7 +161,7 @@ def _mark(history: History, rank: int, number: int) -> str:
     return "?" if begun is None else "-" if begun < number else "="
 
 
-# The verb.
+# The command.
 
 _OF_FAULTS = ("sort", "uid", "operation", "ranks", "waiting", "seconds", "differences", "sentence")
 
@@ -240,7 +244,7 @@ def _explain_dumps(folder: Path, args: argparse.Namespace) -> int:
 def _lines(
     read: "DumpFolder", job: Job, faults: Sequence[Fault], args: argparse.Namespace
 ) -> list[str]:
-    """Return the lines that are printed: verdict, timeline, and files that were not used."""
+    """Return the lines that are printed: verdict, timeline, facts about the dumps, and files that were not used."""
     lines = []
     for sentence in verdict(job, faults):
         lines += [*wrapped(sentence, 0, 0), ""]

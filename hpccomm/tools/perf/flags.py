@@ -1,9 +1,9 @@
 """The flags of `hpccomm perf`: nccl-tests' and hpccomm's own.
 
-``flags.toml`` lists them. The parser, the help, the page of documentation and the fields of `Config` and `Options` are
-made from it: each flag names the field that takes its value.
+``flags.toml`` lists them. The parser, the help and the page of documentation are made from it. Each flag names the field
+of `Config` or `Options` that takes its value.
 
-`hpccomm.tools.perf.perf` parses them; `hpccomm simulate`, `show` and `slurm` share some.
+`hpccomm.tools.perf.perf` parses them. `hpccomm simulate`, `show` and `slurm` share some.
 """
 
 import argparse
@@ -44,7 +44,8 @@ READERS: Mapping[str, Callable[[str], Any]] = {
         "is not a type",
     ),
 }
-"""Functions that read values, by their names in the table; `hpccomm.tools.flags` has the others."""
+"""Functions that read the values of flags, by their names in ``flags.toml``. `hpccomm.tools.flags` has the others that
+it names."""
 
 WORDS = {
     "backends": ", ".join(backends.choices()),
@@ -55,7 +56,7 @@ WORDS = {
     "links": ", ".join(links()),
     "enough": f"{REQUIRED_FRACTION:.0%}",
 }
-"""Lists that the table's meanings name."""
+"""Texts that replace the names in braces in ``flags.toml``."""
 
 
 FLAGS = flags.table(__package__, READERS, WORDS)
@@ -64,14 +65,14 @@ FLAGS = flags.table(__package__, READERS, WORDS)
 EXPECTED = tuple(
     flag for flag in FLAGS["hpccomm's own flags"] if flag.field in ("expected", "near")
 )
-"""Flags of perf and show that name expectations."""
+"""The flags of perf and show by which a user says which results to expect."""
 
 DEFAULTS = {
     flag.takes: flag.default and flag.value(flag.default)
     for group in FLAGS.values()
     for flag in group
 }
-"""Values of the fields without their flags."""
+"""The value of each field if its flag is not given."""
 
 CONTRADICTIONS = tomllib.loads(
     resources.files(__package__).joinpath("contradictions.toml").read_text("utf-8")
@@ -79,6 +80,7 @@ CONTRADICTIONS = tomllib.loads(
 """Flags that contradict each other."""
 
 NOTHING_EXPECTED = next(row["says"] for row in CONTRADICTIONS if row.get("lacks") == ["expected"])
+"""The error message for ``--at-least`` without ``--expect``."""
 
 ARGUMENTS: tuple[Flag | FlagGroup, ...] = (
     Flag(
@@ -92,7 +94,7 @@ ARGUMENTS: tuple[Flag | FlagGroup, ...] = (
     ),
     *(FlagGroup(group, heading) for heading, group in FLAGS.items()),
 )
-"""The parsed command line of perf."""
+"""The arguments of perf."""
 
 
 def sizes(args: argparse.Namespace) -> Sizes:
@@ -129,14 +131,14 @@ def options(args: argparse.Namespace) -> Options:
     config = Config(**_fields(Config, values))
     result = Options(**_fields(Options, values | {"config": config}))
     for collective in result.collectives:
-        result.pairs(collective)  # raises without any
+        result.pairs(collective)  # raises if there is no pair
     if result.arrays == HOST:
         result.refuse_device_flags(f"--arrays is {HOST}; leave one of them out")
     return result
 
 
 def _derived(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that follow from several flags, and those with such a default."""
+    """Return the options that depend on several flags, or have defaults that do."""
     variants = args.variants and tuple(args.variants)
     series = dict(zip(("base", "new"), (each.name for each in variants or ()), strict=False))
     series |= (args.series or {}) | ({"variant": args.variant} if args.variant else {})
@@ -175,7 +177,7 @@ def _contradictions(args: argparse.Namespace) -> Iterator[str]:
             f"-K/--per_iter_skip {skip} leaves none of {number} repetitions; give 0 to {number - 1}"
         )
     if args.variants is not None:
-        yield from _unlike_variants(args)
+        yield from _uncomparable(args)
     files = {"-J/--output_file": args.json, "--csv": args.csv, "--output": args.output}
     seen: dict[str, str] = {}
     for flag, path in files.items():
@@ -183,7 +185,7 @@ def _contradictions(args: argparse.Namespace) -> Iterator[str]:
             yield f"{other} and {flag} {path} name the same file; give two names"
 
 
-def _unlike_variants(args: argparse.Namespace) -> Iterator[str]:
+def _uncomparable(args: argparse.Namespace) -> Iterator[str]:
     """Yield an error message for each reason why two variants cannot be compared."""
     one, other = args.variants
     if not args.launches:
@@ -200,6 +202,6 @@ def _unlike_variants(args: argparse.Namespace) -> Iterator[str]:
     ):
         if not all(own) and (len(values) > 1 or ALL in values):
             yield (
-                f"{flag} {','.join(values)} and --interleave: a variant has one; give it one, or name "
-                "it in both variants"
+                f"{flag} {','.join(values)} and --interleave: each variant has one of them; give {flag} one, "
+                "or name one in both variants"
             )

@@ -189,14 +189,14 @@ def look(root: Path = Path("/")) -> Look:
     """Return what this rank reads now. Local; `root` is the file system's."""
     reading, allowed = Reading(root), os.sched_getaffinity(0)
     cores = (root / f"{_CPUS}/cpu{cpu}/topology/thread_siblings_list" for cpu in allowed)
-    cpus = allowed.union(*(numbers(reading.line(core) or "") for core in cores))
-    stat = _TICKS.findall(reading.line(root / "proc/stat") or "")
+    cpus = allowed.union(*(numbers(reading.optional_text(core) or "") for core in cores))
+    stat = _TICKS.findall(reading.optional_text(root / "proc/stat") or "")
     ticks = sum(sum(map(int, taken)) for cpu, *taken in stat if int(cpu) in cpus)
     pool = frozenset(cpus), float(len(cpus)), ticks / os.sysconf("SC_CLK_TCK")
     group = reading.take("group", lambda: narrowest(reading, "cpu"))
     if group is not None and group.limit < len(cpus):
         pool = frozenset([-group.folder.stat().st_ino]), group.limit, group.spent()
-    machine = reading.line(root / "proc/sys/kernel/random/boot_id") or ""
+    machine = reading.optional_text(root / "proc/sys/kernel/random/boot_id") or ""
     spaces = reading.take("spaces", lambda: Path("/proc/self/ns/pid").stat().st_ino)
     return Look(machine, f"{spaces} {os.getpid()}", time.monotonic(), time.process_time(), *pool)
 

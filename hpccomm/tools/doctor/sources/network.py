@@ -90,13 +90,13 @@ def _interfaces(folder: Path) -> Iterator[str]:
 
 def _gids(reading: Reading, port: Path) -> Any:
     for file in sorted((port / "gids").glob("*"), key=lambda each: int(each.name)):
-        gid = reading.line(file)
+        gid = reading.optional_text(file)
         if not gid or not gid.replace(":", "").strip("0"):
             continue
         place = ipaddress.IPv6Address(gid)
         # The kernel refuses to read the attributes of some unused entries.
-        kind = reading.line(port / "gid_attrs/types" / file.name)
-        ndev = reading.line(port / "gid_attrs/ndevs" / file.name)
+        kind = reading.optional_text(port / "gid_attrs/types" / file.name)
+        ndev = reading.optional_text(port / "gid_attrs/ndevs" / file.name)
         if place.ipv4_mapped:
             where = {"address": str(place.ipv4_mapped)}
         else:
@@ -107,8 +107,8 @@ def _gids(reading: Reading, port: Path) -> Any:
 def _gpudirect(reading: Reading) -> dict[str, Any]:
     """Return the versions of the modules for peer memory, and whether dma-buf can take their place."""
     facts = reading.below("infiniband.gpudirect", reading.root)
-    driver = reading.line(reading.path("/proc/driver/nvidia/version"))
-    release = reading.line(reading.path("/proc/sys/kernel/osrelease")) or ""
+    driver = reading.optional_text(reading.path("/proc/driver/nvidia/version"))
+    release = reading.optional_text(reading.path("/proc/sys/kernel/osrelease")) or ""
     kernel = re.match(r"(\d+)\.(\d+)", release)
     if driver and kernel:
         recent = (int(kernel[1]), int(kernel[2])) >= (5, 12)

@@ -29,7 +29,7 @@ def gather(reading: Reading) -> None:
     """
     devices, above = [], set[str]()
     for link in reading.matches(_DEVICES, "*"):
-        if _KINDS.match(reading.line(link / "class") or ""):
+        if _KINDS.match(reading.optional_text(link / "class") or ""):
             path = _path(link)
             devices.append({"path": path, **_device(reading, link)})
             above.update(path[:-1])
@@ -84,8 +84,11 @@ def acs_control(config: bytes) -> int | None:
 
 
 def _iommu(reading: Reading) -> dict[str, Any]:
-    kinds = [reading.line(group) for group in reading.matches("/sys/kernel/iommu_groups", "*/type")]
-    words = (reading.line(reading.path("/proc/cmdline")) or "").split()
+    kinds = [
+        reading.optional_text(group)
+        for group in reading.matches("/sys/kernel/iommu_groups", "*/type")
+    ]
+    words = (reading.optional_text(reading.path("/proc/cmdline")) or "").split()
     return {
         "units": [unit.name for unit in reading.matches("/sys/class/iommu", "*")],
         "modes": sorted({kind for kind in kinds if kind}),
