@@ -1,4 +1,7 @@
-"""The ranks that train together, and whether all of them have the same model, settings and arrays, bit by bit."""
+"""The ranks that train together, and comparisons of their models, settings and arrays.
+
+All of `hpccomm.gradients` uses them, and the hook of `hpccomm.torch` uses `RankGroup`.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -19,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class RankGroup:
-    """A communicator whose calls have one deadline.
+    """The ranks of a communicator. All calls of it get the same timeout.
 
     Parameters
     ----------
     comm : Communicator
-        Over the ranks.
+        The communicator over the ranks.
     timeout : float or None
-        Deadline of each call in seconds; None is the communicator's.
+        Timeout of each call in seconds. None is the communicator's.
     """
 
     def __init__(self, comm: "Communicator", timeout: float | None) -> None:
@@ -34,13 +37,13 @@ class RankGroup:
         self.rank, self.size = comm.rank, comm.size
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Return a call of the communicator, with the deadline."""
+        """Return a method of the communicator with the timeout."""
         return partial(getattr(self.comm, name), timeout=self.timeout)
 
     def broadcast_each(self, arrays: Iterable[Array], root: int) -> None:
         """Give all ranks the arrays of `root`, on host and devices. Collective; blocks."""
         for _, side in sorted(grouped((is_on_device(x), x) for x in arrays).items()):
-            # Another layout, such as PyTorch's channels_last, goes through a copy.
+            # An array in another layout, such as PyTorch's channels_last, goes through a copy.
             flats = [x if x.flags.c_contiguous else x.copy(order="C") for x in side]
             with self.batch():
                 for flat in flats:
@@ -53,11 +56,11 @@ class RankGroup:
 ResultT = TypeVar("ResultT")
 
 MOST = 5
-"""Differences that a message names. The largest difference between elements is found for this number of arrays."""
+"""The most differences that a message names, and the most arrays for which it has the largest difference of elements."""
 
 
 def texts(arrays: Arrays, settings: Mapping[str, object]) -> dict[str, str]:
-    """Return a model and its settings as the texts that ranks compare."""
+    """Return the texts by which ranks compare models and settings."""
     parameters = {f"parameter {each.name!r}": each.described for each in arrays}
     return parameters | {name: repr(value) for name, value in settings.items()}
 
@@ -67,26 +70,26 @@ def agree(
     make: Callable[[], tuple[ResultT, dict[str, str]]],
     problem: str = "the ranks have different models",
 ) -> ResultT:
-    """Return this rank's value, if all ranks have the same. Collective; blocks.
+    """Return this rank's value if all ranks have equal texts. Collective; blocks.
 
-    The ranks exchange digests, and the texts only if the digests differ.
+    The ranks exchange digests. They exchange the texts only if digests differ or a rank raises an error.
 
     Parameters
     ----------
     group : RankGroup
         The ranks that train together.
     make : callable
-        Returns the value with the texts that must be equal on all ranks, see `texts`; or raises the fault.
+        Returns the value, and the texts that must be equal on all ranks, see `texts`. It may raise an error.
     problem : str
-        The beginning of the message if they differ.
+        The beginning of the message if texts differ.
 
     Raises
     ------
     HpccommError
-        What `make` raises.
+        The error that `make` raises on this rank. Other exceptions become a UsageError.
     RankMismatch
-        If it raises on another rank, or the texts differ. The message names what differs and the ranks. It is raised
-        on every rank, and the communicator can still be used.
+        On every rank, if the texts differ. The message names the differences and the ranks. If `make` raises, on the
+        ranks on which it does not. The communicator can still be used.
     """
     entered()
     error: HpccommError | None = None
@@ -117,7 +120,7 @@ def agree(
 def _mismatch(
     group: RankGroup, problem: str, lines: list[str], ranks: Collection[int], remedy: str
 ) -> RankMismatch:
-    """Return the error of differences. The message names the first of them."""
+    """Return the error for ranks that differ. Its message lists the first `MOST` differences."""
     if len(lines) > MOST:
         lines[MOST:] = [f"and {len(lines) - MOST} more"]
     text = f"{problem}: {'; '.join(lines)}; {remedy}"
@@ -125,7 +128,7 @@ def _mismatch(
 
 
 def _differences(every: Sequence[dict[str, str]]) -> tuple[list[str], set[int]]:
-    """Return the differences from rank 0, in words, and on which ranks."""
+    """Return a sentence for each difference from rank 0, and the ranks that differ."""
     first = every[0]
     ranks: set[int] = set()
     lines = []
@@ -147,25 +150,26 @@ def _differences(every: Sequence[dict[str, str]]) -> tuple[list[str], set[int]]:
 
 
 def check_same(group: RankGroup, arrays: Mapping[str, Array], *, problem: str, remedy: str) -> None:
-    """Compare arrays of all ranks. Collective; blocks.
+    """Raise unless arrays have the same bits on all ranks. Collective; blocks.
 
-    The ranks exchange 8 bytes an array. Each of the first arrays that differ takes two more reductions.
+    The ranks exchange 8 bytes for each array. For each of the first `MOST` arrays that differ, they make two reductions.
 
     Parameters
     ----------
     group : RankGroup
         The ranks.
     arrays : mapping of str to ndarray
-        By their description, such as ``"parameter 'weight'"``; with the same shapes and dtypes on
-        all ranks.
+        The arrays, by descriptions for the message such as ``"parameter 'weight'"``. Their shapes and dtypes must be
+        equal on all ranks.
     problem, remedy : str
         The beginning and the end of the message.
 
     Raises
     ------
     RankMismatch
-        On every rank, if an array differs. The message names the arrays, the ranks that differ from most others, and
-        the largest difference of an element between two ranks. It is 0 if only the signs of zeros differ.
+        On every rank, if an array differs. The message names the first `MOST` such arrays, the ranks that differ from
+        most others, and the largest difference of an element between two ranks. It is 0 if only the signs of zeros
+        differ, and nan if an element is NaN.
     """
     digests = np.frombuffer(b"".join(map(_digest, arrays.values())), np.uint64).copy()
     every = group.all_gather(digests)
@@ -184,13 +188,13 @@ def check_same(group: RankGroup, arrays: Mapping[str, Array], *, problem: str, r
 
 
 def check_initial(group: RankGroup, arrays: Arrays) -> None:
-    """Compare the values that parameters begin with. Collective; blocks. Raises as `check_same` does."""
+    """Raise unless parameters have the same first values on all ranks, as `check_same` does. Collective; blocks."""
     check_same(
         group,
         {f"parameter {each.name!r}": array for each, array in arrays.items()},
         problem="the ranks begin with different values",
-        remedy="give all ranks the same, take initial='broadcast' for those of rank 0, or 'ignore' if they are "
-        "set later",
+        remedy="give all ranks the same values; or give initial='broadcast' for the values of rank 0, or "
+        "initial='ignore' if you set them later",
     )
 
 
@@ -199,11 +203,11 @@ def _largest_difference(group: RankGroup, array: Array) -> float:
     high, low = np.array(content, order="C"), np.array(content, order="C")
     group.all_reduce(high, ReduceOp.MAX)
     group.all_reduce(low, ReduceOp.MIN)
-    with np.errstate(invalid="ignore"):  # infinity on all ranks
+    with np.errstate(invalid="ignore"):  # inf - inf, if an element is infinite on all ranks
         return float(np.subtract(high, low, dtype=np.float64).max())
 
 
 def _digest(array: Array) -> bytes:
-    # ml_dtypes' arrays have no buffers of their own.
+    # Arrays of ml_dtypes' types do not give their memory as buffers, but views of them as bytes do.
     content = np.ascontiguousarray(on_host(array)).reshape(-1).view(np.uint8)
     return blake2b(content.data, digest_size=8).digest()

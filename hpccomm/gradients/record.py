@@ -166,9 +166,9 @@ class Record:
             self._writer = RecordingWriter(text, facts)
             weakref.finalize(self, _end, self._writer, "")
 
-    def lay_out(self, buckets: Buckets, together: int, changes: Sequence[str]) -> None:
+    def lay_out(self, buckets: Buckets, num_joint_calls: int, changes: Sequence[str]) -> None:
         """Take note of another layout, whose buckets are counted anew, and of the changes of the model."""
-        self._buckets, self._together = buckets, together
+        self._buckets, self._num_joint_calls = buckets, num_joint_calls
         self._since, self._sent = self.steps, 0
         if self._writer is not None:
             for change in changes:
@@ -209,7 +209,7 @@ class Record:
         counts: dict[str, Any] = {
             "nbytes": self._buckets.nbytes,
             "wire_nbytes": sent - self._sent,
-            "calls": len(spans) or self._together,
+            "calls": len(spans) or self._num_joint_calls,
             "seconds": sum(seconds),
             "hidden_seconds": sum(hidden),
             "blocked_seconds": blocked,

@@ -1,7 +1,7 @@
-"""Reduces the buckets of a step: each by one call or by a compressor, in an order that ranks share.
+"""Reduces the buckets of a step, each by one call or by a compressor, in the same order on all ranks.
 
-`Worker` is a thread that does jobs one after the other, so that gradients are reduced while others are computed. The hook
-of `hpccomm.torch` has one, too.
+`GradientSync` has a `Reducer`. A `Worker` is a thread that does jobs one after the other, so that gradients are reduced
+while others are computed. The hook of `hpccomm.torch` has one, too.
 """
 
 import math
@@ -21,19 +21,19 @@ from hpccomm.runtime.waiting import Gate, wait
 Job = Callable[[], None]
 
 LEAVE_SECONDS = 2.0
-"""How long a reduction that is under way may take when the program ends; peers may never come."""
+"""When the program ends, a reduction that is under way gets this time. Its peers may never come."""
 
 _workers: "weakref.WeakSet[Worker]" = weakref.WeakSet()
 
 
 class Worker:
-    """One thread that does one job after the other. It starts with the first, and ends with this object.
+    """One thread that does one job after the other. It starts with the first job, and ends when this object is deleted.
 
     Parameters
     ----------
     give_up : callable
-        Ends a job that is under way, which may wait for other ranks. Called if the program ends
-        during it.
+        Ends the job that is under way, which may be waiting for other ranks. It is called if the program ends during a
+        job.
     """
 
     def __init__(self, give_up: Callable[[], None]) -> None:
@@ -43,11 +43,11 @@ class Worker:
         _workers.add(self)
 
     def submit(self, job: Job) -> bool:
-        """Have a job done, which must not raise. Does not block. Return False if no thread can do it."""
+        """Give a job to the thread, and return whether it can do it. The job must not raise. Does not block."""
         if leaving():
             return False
         if self._thread is None:
-            # A daemon: the interpreter waits for all other threads before it runs exit functions.
+            # The thread is a daemon: the interpreter waits for all others before it runs exit functions.
             thread = threading.Thread(
                 target=_work, args=(self._jobs,), name="hpccomm gradients", daemon=True
             )
@@ -61,7 +61,10 @@ class Worker:
         return True
 
     def leave(self, until: float) -> None:
-        """End the thread, at ``time.monotonic() == until`` at the latest. Blocks."""
+        """End the thread. Blocks until its job is done.
+
+        At ``time.monotonic() == until`` it gives the job up, and waits at most `LEAVE_SECONDS` more.
+        """
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join(max(0.0, until - monotonic()))
@@ -87,16 +90,18 @@ after_fork(_workers.clear)
 
 
 SMALL_BYTES = 128 * 1024
-"""A step's last bucket of at most this size is left to `wait`: handing it over takes longer than reducing it."""
+"""If a step's last bucket has at most this number of bytes, the caller's thread reduces it in `Reducer.finish`. To hand
+it to the worker takes longer."""
 
 
 class Reducer:
-    """Reduces the buckets of a step one after the other, in an order that all ranks share; or all together.
+    """Reduces the buckets of a step one after the other, in the same order on all ranks; or all together.
 
-    With each bucket, the ranks exchange which others are ready. From this they all learn which bucket comes
-    next, without another message: the most urgent one that is ready on all ranks; else the first, for which ranks may
-    have to wait. Communication is ordered by need in the same way in Jayarajan et al. 2019, "Priority-based Parameter
-    Propagation for Distributed DNN Training", MLSys. Making a reducer is collective and blocks: its calls are planned.
+    With each bucket, each rank also sends which other buckets are ready on it. So all ranks choose the same next bucket
+    without another message. It is the most urgent bucket that is ready on all ranks. If there is none, it is the first
+    one, and ranks may have to wait for it. Jayarajan et al. 2019, "Priority-based Parameter Propagation for Distributed
+    DNN Training", MLSys, order communication in the same way. Making a reducer is collective and blocks, since it plans
+    calls.
 
     Parameters
     ----------
@@ -105,14 +110,15 @@ class Reducer:
     buckets : Buckets
         The buckets that are reduced.
     worker : Worker or None
-        Reduces while the caller's thread computes; with None, buckets are reduced by `finish`.
+        Reduces buckets in host memory while the caller's thread computes. With None, `finish` and `wait_for` do.
 
     Attributes
     ----------
     closing : bool
-        Whether no gradient becomes ready any more in this step, so that every bucket may start.
-    together : int
-        Calls by which `reduce_all` reduces all buckets, each of all of a kind; 0 if it takes one a bucket.
+        Whether no more gradients can become ready in this step. Then every bucket may start.
+    num_joint_calls : int
+        Number of calls that `reduce_all` makes, one for all buckets of a kind. It is 0 if `reduce_all` makes a call for
+        each bucket.
     """
 
     def __init__(self, group: RankGroup, buckets: Buckets, worker: Worker | None) -> None:
@@ -125,7 +131,7 @@ class Reducer:
             for kind, memory in buckets.regions.items():
                 how = {"deterministic": settings.deterministic}
                 self._plans.append(group.plan("all_reduce", memory, ops[kind], **how))
-        self.together = len(self._plans)
+        self.num_joint_calls = len(self._plans)
         self._bucket_of = {name: each for each in self._each for name in each.views}
         self._buckets, self._urgent, self._worker = buckets, buckets.urgent, worker
         self._deferred = any(each.deferred for each in self._each)
@@ -135,7 +141,7 @@ class Reducer:
 
     def reset(self) -> None:
         """Begin a step."""
-        with self._turn:  # the thread may still look whether there is something to do
+        with self._turn:  # the worker may still look for something to do
             for each in self._each:
                 each.left, each.span = each.gradients, None
             self._waiting = list(self._each)
@@ -155,7 +161,7 @@ class Reducer:
             return
         if self._deferred:
             self._go_on()
-        # In one comparison, since the other thread takes buckets from the list.
+        # The list is read once, by a comparison: the worker removes buckets from it.
         elif self._worker and (bucket.nbytes > SMALL_BYTES or self._waiting != [bucket]):
             self._worker.submit(self._work)
 
@@ -167,7 +173,7 @@ class Reducer:
             self._finish(each)
 
     def wait_for(self, name: str) -> None:
-        """Let every bucket start, and wait until that of a gradient is reduced. Blocks."""
+        """Let every bucket start, and wait until the bucket of this gradient is reduced. Blocks."""
         self.closing = True
         bucket, worker = self._bucket_of[name], self._worker
         if not self._deferred and worker is not None and worker.submit(self._work):
@@ -226,10 +232,10 @@ class Reducer:
         bucket.span = begun, perf_counter()
 
     def _finish(self, bucket: BucketReduction) -> None:
-        """Take a deferred bucket, unless that was done before. Blocks."""
+        """Wait for a deferred bucket and take its result, unless that was done before. Blocks."""
         if bucket.work is not None:
             self._take(bucket)
 
     def _take(self, bucket: BucketReduction) -> None:
         unready = self._buckets.take(bucket)
-        self._ready = {b for b, no in zip(self._urgent, unready, strict=True) if not no}
+        self._ready = {b for b, is_late in zip(self._urgent, unready, strict=True) if not is_late}

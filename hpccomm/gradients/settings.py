@@ -1,6 +1,7 @@
 """The settings of a gradient synchronisation, the factor of the loss, and the model that all ranks agreed on.
 
-Settings are checked before ranks compare them, and get one type, so that equal ones have equal texts.
+Ranks compare settings as texts. So each setting is first checked and converted to one type: equal settings have equal
+texts.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -14,7 +15,8 @@ from hpccomm.gradients.compression import COMPRESSORS, Compressor
 from hpccomm.gradients.parameters import Arrays, Parameter, check_known, check_writable, read
 from hpccomm.settings import check_bool, check_choice, check_least, check_number, set_checked
 
-TINY = 2.0**-40
+LEAST_SCALE = 2.0**-40
+"""The least factor of the loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class LossScale:
     """How the factor of the loss changes. Must be equal on all ranks.
 
     The rule is that of Micikevicius et al. 2018, "Mixed Precision Training", ICLR: a step whose gradients are NaN or
-    infinite is left out, and the factor falls; after many steps without any it grows.
+    infinite is left out, and the factor falls. After many finite steps in a row, it grows.
 
     Attributes
     ----------
@@ -31,10 +33,10 @@ class LossScale:
     growth : float
         The factor is multiplied by it after ``interval`` finite steps. At least 1.
     backoff : float
-        The factor is multiplied by it after a step that is not finite, and does not fall below 2^-40. Above 0 and
+        The factor is multiplied by it after a step that is not finite, but does not fall below 2^-40. Above 0 and
         below 1.
     interval : int
-        Finite steps, one after the other, before the factor grows.
+        The number of finite steps in a row after which the factor grows.
     """
 
     initial: float = 65536.0
@@ -44,7 +46,7 @@ class LossScale:
 
     def __post_init__(self) -> None:
         for name, allowed, range_ in (
-            ("initial", lambda x: x >= TINY, "of at least 2**-40"),
+            ("initial", lambda x: x >= LEAST_SCALE, "of at least 2**-40"),
             ("growth", lambda x: x >= 1, "of at least 1"),
             ("backoff", lambda x: 0 < x < 1, "above 0 and below 1"),
         ):
@@ -52,19 +54,19 @@ class LossScale:
         set_checked(self, interval=check_least("interval", self.interval, 1))
 
     def after(self, scale: float, steps: int, finite: bool) -> tuple[float, int]:
-        """Return the factor after a step, and how many finite steps there were since it changed.
+        """Return the factor after a step, and the number of finite steps since the factor changed.
 
         Parameters
         ----------
         scale : float
             The factor of the step.
         steps : int
-            Finite steps before it since the factor changed.
+            Number of finite steps since the factor changed, without this step.
         finite : bool
             Whether the step's gradients were finite.
         """
         if not finite:
-            return max(TINY, scale * self.backoff), 0
+            return max(LEAST_SCALE, scale * self.backoff), 0
         if steps + 1 < self.interval:
             return scale, steps + 1
         grown = scale * self.growth
@@ -72,14 +74,14 @@ class LossScale:
 
 
 class CurrentScale:
-    """The factor of the loss in a training, `value`. Without a `rule` it stays 1."""
+    """The present factor of the loss in a training is `value`. Without a `rule`, it stays 1."""
 
     def __init__(self, rule: LossScale | None = None) -> None:
         self.rule = rule
         self.value, self._finite_steps = 1.0 if rule is None else rule.initial, 0
 
     def step(self, *, finite: bool) -> None:
-        """Take note of a step."""
+        """Change the factor as the rule says after a step."""
         if self.rule is not None:
             self.value, self._finite_steps = self.rule.after(self.value, self._finite_steps, finite)
 
@@ -93,7 +95,7 @@ Order = Literal["reverse", "ready", "largest"]
 KIB, MIB = 1024, 1024**2
 
 _LEAST = {"bucket_bytes": 1, "first_bucket_bytes": 1, "accumulate": 1}
-"""The least values of integers. Those that are not here may be 0."""
+"""The least values of integer settings. For all others, it is 0."""
 
 
 class ReductionOptions(TypedDict, total=False):
@@ -127,55 +129,55 @@ class ReductionSettings:
     op : {"average", "sum", "weighted"}
         The mean over the ranks, their sum, or the mean weighted by the samples of each rank, see `GradientSync.weigh`.
     unused : {"zero", "skip", "error"}
-        For gradients that ranks do not have: ``"zero"`` counts them as 0. So does ``"skip"``, but a gradient that
-        no rank has gives no result: `GradientSync.has_gradients` is False for it. ``"error"`` raises RankMismatch on
-        every rank.
+        For gradients that ranks do not have. ``"zero"`` counts them as 0. So does ``"skip"``, but if no rank has a
+        gradient, it gets no result, and `GradientSync.has_gradients` is False for it. ``"error"`` raises RankMismatch
+        on every rank.
     nonfinite : {"keep", "skip", "raise"}
         For steps whose results are NaN or infinite somewhere. ``"skip"`` sets them to 0 on all ranks, and the step
-        returns False. ``"raise"`` raises UsageError on every rank, which names the gradients, and the ranks from
-        which they come. Both read all gradients once more, ``"raise"`` twice.
+        returns False. ``"raise"`` raises UsageError on every rank. The error names the gradients, and the ranks that
+        gave them. ``"skip"`` reads all gradients one more time, and ``"raise"`` two more times.
     initial : {"check", "broadcast", "ignore"}
-        For the values that the parameters begin with. ``"check"`` compares a hash of them, and raises RankMismatch on
-        every rank if they differ: equal updates would keep them apart. ``"broadcast"`` gives all ranks the values of
-        rank 0. ``"ignore"`` sends nothing, for values that are set later.
+        For the first values of parameters. ``"check"`` compares a hash of them, and raises RankMismatch on every rank
+        if they differ: equal updates would not make them equal. ``"broadcast"`` gives all ranks the values of rank 0.
+        ``"ignore"`` sends nothing, for values that are set later.
     frozen : collection of str
-        Names of parameters without gradients. Gradients given for them are left as they are.
+        Names of parameters that are not trained. A gradient that is given for one is left as it is.
     order : {"reverse", "ready", "largest"}
         ``"reverse"`` fills buckets from the last parameter to the first. ``"ready"`` does so for the first step,
         and from then on follows the order in which gradients became ready in it, averaged over the ranks.
         ``"largest"`` starts with the largest gradient.
     bucket_bytes : int
-        Bytes of gradients in a bucket at most. A larger gradient has a bucket of its own.
+        The most bytes of gradients in a bucket. A larger gradient has a bucket of its own.
     first_bucket_bytes : int
-        The same for the first bucket of each dtype: a smaller one can be sent earlier.
+        The most bytes in the first bucket of each dtype. A smaller one can be sent earlier.
     min_bucket_bytes : int
-        If the last bucket of a dtype has fewer bytes, its gradients go into the bucket before it, which may
-        then exceed its limit.
+        If the last bucket of a dtype has fewer bytes, its gradients go into the bucket before it. That bucket may
+        then exceed `bucket_bytes`.
     bucketing : bool
-        False reduces each gradient by a call of its own, for debugging.
+        False makes one call for each gradient, for debugging.
     deterministic : bool
-        Fold the ranks' gradients in rank order: the same gradients give the same bits, with any
-        buckets, order and run.
+        True folds the ranks' gradients in rank order. So the same gradients give the same bits in each run, with any
+        buckets and any order.
     accumulate : int
-        Micro-steps that are added up before each reduction. Nothing is divided by their number.
+        The number of micro-steps that are added up before each reduction. Nothing is divided by it.
     adaptive : int
         After this number of steps by ``ready()`` and ``wait()``, ``bucket_bytes`` and ``first_bucket_bytes`` are
-        chosen once from what was measured; see `GradientSync.choice`. The gradients get another layout then, as by
-        `GradientSync.configure`. 0 keeps the sizes. For host arrays.
+        chosen once from measurements of these steps; see `GradientSync.choice`. The gradients then get another layout,
+        as by `GradientSync.configure`. 0 keeps the sizes. For host arrays.
     check_every : int
-        `GradientSync.check_consistency` is called after each such number of reduced steps; 0 never calls it.
+        The number of reduced steps between two calls of `GradientSync.check_consistency`. 0 never calls it.
     loss_scale : LossScale or None
-        Gradients are of the loss times `GradientSync.loss_scale`, and results are divided by it. Steps that are
-        not finite are left out, as by ``nonfinite="skip"``.
+        With a LossScale, a program multiplies the loss by `GradientSync.loss_scale`. Results are divided by it. Steps
+        that are not finite are left out, as by ``nonfinite="skip"``.
     compressor : Compressor or None
-        Sends less than the gradients, such as `TopK`; see :doc:`/how_to/gradients`. For host arrays.
+        An object such as `TopK`, which sends less than the gradients; see :doc:`/how_to/gradients`. For host arrays.
     hierarchical : bool
-        Gradients are summed up within each node as they are, and only what goes between nodes is compressed.
+        True sums gradients within each node without compression, and compresses only messages between nodes.
 
     Raises
     ------
     UsageError
-        If a setting does not fit, or does not fit another one.
+        If a setting has a wrong value, or two settings exclude each other.
     """
 
     op: Combine = "average"
@@ -212,11 +214,12 @@ class ReductionSettings:
             raise UsageError(f"loss_scale is {self.loss_scale!r}; give a LossScale")
         if self.loss_scale is not None and self.nonfinite == "raise":
             raise UsageError(
-                "loss_scale needs steps that are not finite; leave nonfinite='raise' out"
+                "loss_scale leaves out steps that are not finite, and nonfinite='raise' raises for them; "
+                "leave one out"
             )
         if self.compressor is None:
             if self.hierarchical:
-                raise UsageError("hierarchical=True is about what compressor= sends; give one")
+                raise UsageError("hierarchical=True works only with a compressor; give one")
             return
         if isinstance(self.compressor, type) or not callable(
             getattr(self.compressor, "channel", None)
@@ -228,7 +231,7 @@ class ReductionSettings:
             raise UsageError(f"compressor is {shown}; {near}")
         if self.deterministic:
             raise UsageError(
-                "deterministic=True has the same bits for all buckets, and a compressor works bucket by bucket; "
+                "deterministic=True gives the same bits with any buckets, and a compressor's results depend on them; "
                 "leave one out"
             )
 
@@ -243,12 +246,12 @@ class ReductionSettings:
         return self.nonfinite == "skip" or self.loss_scale is not None
 
     def changed(self, changes: Mapping[str, Any]) -> "ReductionSettings":
-        """Return other settings.
+        """Return these settings with changes.
 
         Raises
         ------
         UsageError
-            If one is unknown or does not fit.
+            If a setting is unknown or has a wrong value.
         """
         names = sorted(self.by_name)
         for name in changes.keys() - set(names):
@@ -262,7 +265,8 @@ class ReductionSettings:
         Raises
         ------
         UsageError
-            With the name of a parameter that is unknown, or is not in host memory.
+            If `frozen` names an unknown parameter; or if a parameter lies on a device, and a compressor or `adaptive`
+            is for host arrays.
         """
         on_device = {each.name: each.on_device for each in parameters}
         for name in self.frozen:
@@ -288,7 +292,7 @@ class Model:
     settings : ReductionSettings
         The reductions' settings.
     owners : dict of str to object
-        Parameters that have gradients of their own.
+        The objects that keep their gradients in ``grad``, such as PyTorch's parameters, by parameter name.
     """
 
     group: RankGroup
@@ -302,19 +306,19 @@ class Model:
         return [each for each in self.arrays if each.name not in self.settings.frozen]
 
     def agree(self, make: Callable[[], "Model"]) -> tuple["Model", list[str]]:
-        """Return another model if all ranks agree on it. Collective; blocks.
+        """Return a new model if all ranks agree on it. Collective; blocks.
 
         Parameters
         ----------
         make : callable
-            Returns this rank's proposal, or raises its fault.
+            Returns the model that this rank proposes. If it raises an error, every rank raises one.
 
         Returns
         -------
         Model
             The result of `make`.
         list of str
-            The differences from this one, as sentences.
+            Its differences from this model, as sentences.
         """
 
         def checked() -> tuple[Model, dict[str, str]]:
@@ -346,7 +350,7 @@ class Model:
         return {each: x for each, x in arrays.items() if each not in self.arrays}
 
     def configured(self, changes: Mapping[str, Any]) -> "Model":
-        """Return the model with other settings."""
+        """Return the model with changed settings."""
         return replace(self, settings=self.settings.changed(changes))
 
     def with_parameter(self, name: str, array: Any) -> "Model":

@@ -194,7 +194,7 @@ class GradientSync(Hinting):
         # No calls between these, so that an interrupt comes before all or after all.
         self._model, self._buckets, self._reducer = model, buckets, reducer
         self._scale, self._warm_up, self._readiness = scale, warm_up, readiness
-        self._record.lay_out(buckets, reducer.together, changes)
+        self._record.lay_out(buckets, reducer.num_joint_calls, changes)
 
     def broadcast_parameters(self, root: int = 0) -> None:
         """Give all ranks the parameters of `root`, in the arrays that the class was made with. Collective; blocks.
