@@ -4,16 +4,17 @@
 >>> for batch in batches:                                        # doctest: +SKIP
 ...     sync.sync(gradients_of(batch))
 
-A gradient goes one way: ready, reduced with its bucket, checked and handed back.
+A gradient becomes ready, is reduced with its bucket, is checked, and is handed back.
 
-- `parameters`: the model as data, and its arrays on host or device. `agreement`: the ranks that train together, and whether
-  all of them have the same model and arrays. `settings`: what a reduction does, and the factor of the loss.
-- `layout`: which gradient lies in which bucket, and the memory of one.
-- `sync`: `GradientSync`, and the course of a step. `buckets`: the gradients of one layout, whether they were written to, how
-  each bucket is reduced, and whether results are missing or not finite. `reducer`: in which order and thread.
-- `compression`: how to send less. `adaptive`: which size of buckets ends a step soonest. `record`: what steps cost, and their log.
+- `parameters`: the model as data, and its arrays on host or device. `agreement`: the ranks that train together, and
+  comparisons of their models and arrays. `settings`: the settings of reductions, and the factor of the loss.
+- `layout`: which gradient lies in which bucket, and the memory of buckets.
+- `sync`: `GradientSync`, and the course of a step. `buckets`: the gradients of one layout, whether they were written, how
+  each bucket is reduced, and whether results are missing or not finite. `reducer`: the order and the thread of reductions.
+- `compression`: compressors, which send less. `adaptive`: the size of buckets that ends a step soonest. `record`: the cost
+  of steps, and their log.
 - `sharded`: an optimiser whose state is divided among the ranks. `local_steps`: ranks that train on their own, and average
-  now and then. `updates`: the update rules of both.
+  at regular intervals. `updates`: the update rules of both.
 """
 
 from hpccomm.gradients.adaptive import BucketChoice as BucketChoice

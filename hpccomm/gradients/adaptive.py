@@ -1,8 +1,8 @@
 """Chooses the bucket size that ends a step soonest, from measurements of the first steps.
 
-The model of a call's time is that of Hockney 1994, "The communication challenge for MPP": a latency, and a time for
-each byte. A step is a pipeline, as in Li et al. 2020, section 5.2.3: a bucket starts when its gradients are ready and
-the bucket before it is done. Large buckets save latencies, small ones start sooner.
+A call takes a latency, and a time for each byte (Hockney 1994, "The communication challenge for MPP"). A step is a
+pipeline, as in Li et al. 2020, section 5.2.3: a bucket starts when its gradients are ready and the bucket before it is
+done. Large buckets save latencies. Small buckets start sooner.
 """
 
 from collections.abc import Sequence
@@ -19,21 +19,22 @@ from hpccomm.gradients.settings import KIB, Model, ReductionSettings
 from hpccomm.units import grouped, size_text
 
 SMALLEST = 64 * KIB
-"""Bytes: smaller buckets are not tried."""
+"""The smallest size of buckets that is tried, in bytes."""
 
 APART = 2.0
 """Latency and bandwidth can be separated only if the largest measured size is this many times the smallest."""
 
 CLOCK = 1e-9
-"""Seconds: shorter calls are not used."""
+"""The shortest call that is used, in seconds."""
 
 SAME = 1e-9
-"""Predictions that differ by less than this part of them are equal."""
+"""Predictions whose relative difference is at most this are equal."""
 
 
 Sized = Sequence[tuple[int, float]]
-"""Pairs of bytes and seconds. For gradients, in the order in which buckets are filled, the seconds are those from the first
-gradient of a step until each was ready. For calls that reduced a bucket, in their order, they are those of the call."""
+"""Pairs of bytes and seconds. There is a pair for each gradient, in the order in which buckets are filled: its seconds go
+from the first gradient of a step until this one was ready. Or there is a pair for each call that reduced a bucket, in
+the order of calls: its seconds are the time of the call."""
 
 
 class CallTime(NamedTuple):
@@ -45,20 +46,20 @@ class CallTime(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BucketChoice:
-    """The sizes of buckets that were chosen. Prints as its reason.
+    """The chosen sizes of buckets. Prints as the reason.
 
     Attributes
     ----------
     bucket_bytes, first_bucket_bytes : int
         For `ReductionSettings`.
     seconds : float or None
-        From the first gradient to the end of the last reduction, as predicted. None if nothing can be predicted.
+        The predicted time from the first gradient to the end of the last reduction. None if nothing can be predicted.
     seconds_now : float or None
         The same with the present settings.
     latency : float or None
-        Seconds a call; None if it is not known.
+        Seconds for each call. None if it is not known.
     bandwidth : float or None
-        Bytes of a bucket a second, which may be infinite; None if it is not known.
+        Bytes of a bucket per second, which may be infinite. None if it is not known.
     reason : str
         A sentence.
     """
@@ -76,22 +77,22 @@ class BucketChoice:
 
 
 def merge(ranks: Sequence[tuple[Sized, Sized]]) -> tuple[Sized, Sized]:
-    """Return one measurement of all ranks, from that of each rank: its gradients, and its calls.
+    """Return one measurement for all ranks, from the gradients and the calls of each rank.
 
-    A bucket can start when the slowest rank is ready, so the latest time of a gradient counts. A call takes the least
-    time on the rank that begins it last, for which the others have waited. So the least time of a call counts.
+    A bucket can start when the slowest rank is ready. So the latest time of a gradient counts. A call is shortest on the
+    rank that begins it last, because the others wait for this rank. So the least time of a call counts.
 
     Parameters
     ----------
     ranks : sequence of (sequence, sequence)
-        By rank, with the same gradients and the same calls. At least one.
+        The measurements of each rank, with the same gradients and the same calls. There is at least one.
     """
     ready, wire = zip(*ranks, strict=True)
     return [max(x) for x in zip(*ready, strict=True)], [min(x) for x in zip(*wire, strict=True)]
 
 
 def fit(wire: Sized) -> CallTime | None:
-    """Fit latency and time a byte by least squares of relative errors, with both at least 0.
+    """Fit the latency and the time for a byte by least squares of relative errors. Both are at least 0.
 
     Parameters
     ----------
@@ -107,7 +108,7 @@ def fit(wire: Sized) -> CallTime | None:
     if not points or max(points) < APART * min(points):
         return None
     x, y = np.array([*points.items()], np.float64).T
-    # Divided by y, the errors are relative: times differ by powers of ten, as their noise does.
+    # Division by y makes errors relative: times differ by powers of ten, and so does their noise.
     columns, one = np.stack([1 / y, x / y], axis=1), np.ones(len(y))
     solutions = [np.linalg.lstsq(columns / columns.max(axis=0), one)[0] / columns.max(axis=0)]
     if solutions[0].min() < 0:
@@ -119,12 +120,12 @@ def fit(wire: Sized) -> CallTime | None:
 
 
 def end_of_step(gradients: Sized, settings: ReductionSettings, time: CallTime) -> float:
-    """Return when the last bucket is reduced, in seconds from the first gradient, as if all were of one dtype.
+    """Return when the last bucket is reduced, in seconds from the first gradient, if all gradients have one dtype.
 
     Parameters
     ----------
     gradients : sequence of (int, float)
-        What each takes in a bucket, and when it is ready.
+        The bytes that each takes in a bucket, and when it is ready.
     settings : ReductionSettings
         The sizes of buckets.
     time : CallTime
@@ -148,7 +149,7 @@ def candidates(total: int) -> list[int]:
 def choose(measured: tuple[Sized, Sized], settings: ReductionSettings) -> BucketChoice:
     """Choose the sizes of buckets that are predicted to end a step soonest. Local.
 
-    The present sizes are tried as well, so that the prediction is never worse than with them. Among equal ones, the
+    The present sizes are tried as well, so that the prediction never gets worse. Of sizes with equal predictions, the
     largest is chosen.
 
     Parameters
@@ -156,7 +157,7 @@ def choose(measured: tuple[Sized, Sized], settings: ReductionSettings) -> Bucket
     measured : (sequence, sequence)
         The gradients and the calls, see `merge`.
     settings : ReductionSettings
-        The present ones. The settings that are not chosen stay.
+        The present settings. All but the sizes stay.
     """
     gradients, wire = measured
     total = sum(nbytes for nbytes, _ in gradients)
@@ -206,7 +207,7 @@ def _medians(wire: Sized) -> dict[int, float]:
 
 
 class WarmUp:
-    """Measures the first steps of one layout on one rank, as many as ``adaptive=`` says.
+    """Measures the first ``adaptive=`` steps of one layout on one rank.
 
     Parameters
     ----------
@@ -223,7 +224,7 @@ class WarmUp:
         self._wire: list[tuple[int, float]] = []
 
     def step(self, buckets: Buckets) -> bool:
-        """Take note that a step by ``ready()`` and ``wait()`` is over. Return whether all steps are measured."""
+        """Measure a step by ``ready()`` and ``wait()`` at its end. Return whether all steps are measured."""
         now, marked = perf_counter(), buckets.marked
         first = min(marked.values(), default=now)
         self._ready.append([marked.get(each.name, now) - first for each in self._filled])
@@ -239,6 +240,6 @@ class WarmUp:
         typical = [median(seconds) for seconds in zip(*self._ready, strict=True)]
         gradients = list(zip(sizes, typical, strict=True))
         measured = merge(group.all_gather_object((gradients, self._wire)))
-        # The choice of rank 0 counts, because other processors may round differently.
+        # All ranks take the choice of rank 0, because other processors may round differently.
         choice: BucketChoice = group.all_gather_object(choose(measured, self._model.settings))[0]
         return choice

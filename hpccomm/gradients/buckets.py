@@ -1,7 +1,7 @@
 """The buckets of one layout: which of their gradients are given in a step, and whether the step has results.
 
-A step has none if gradients are missing, were not written since the last one, or are not finite. With each bucket go flags
-that say so, so that nothing more is sent where all is well.
+A step has no results if gradients are missing, were not written since the last step, or are not finite. Ranks learn it
+from flags, which they send with each bucket. If all is well, they send nothing else.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -32,14 +32,14 @@ from hpccomm.reductions import ReduceOp
 from hpccomm.units import few, grouped, ranks_named
 
 MOST = 5
-"""Gradients that a message names."""
+"""The most gradients that a message names."""
 
 SAMPLE = 256
-"""Elements of a bucket that are compared, but at least `LEAST` of each gradient."""
+"""Number of elements of a bucket that are compared. Of each gradient, at least `LEAST` are."""
 LEAST = 8
 
 MOST_URGENT = 32
-"""Buckets that can be taken out of turn."""
+"""The most buckets that can be taken out of turn."""
 
 FLAGS = MISSING, NONFINITE, IS_WRITTEN, UNCHANGED, ELSEWHERE = range(5)
 """Flags that are sent with each bucket: a gradient is missing or not finite; one was written since the last step, has the
@@ -55,7 +55,9 @@ class Views(Mapping[str, Array]):
 
     def __init__(self, views: Mapping[str, Array]) -> None:
         self._views = views
-        self.taken = False  # whether one was taken since the last results: it may have been written
+        self.taken = (
+            False  # whether a program took one since the last results, and may have written it
+        )
 
     def __getitem__(self, name: str) -> Array:
         self.taken = True
@@ -69,9 +71,10 @@ class Views(Mapping[str, Array]):
 
 
 class Sample:
-    """Elements of a bucket in host memory, compared before each reduction with those after the last one.
+    """Some elements of a bucket in host memory: before each reduction, they are compared with the last results.
 
-    If the bucket is not `watched`, its gradients count as written: on one rank a result is what was given.
+    If the bucket is not `watched`, its gradients count as written. An example is a single rank: its results are the
+    gradients that were given.
     """
 
     def __init__(self, flat: FlatMemory, *, watched: bool) -> None:
@@ -79,7 +82,7 @@ class Sample:
         most = max(LEAST, SAMPLE // len(bucket.parameters))
         self._memory = flat.memory
         self._last: Array | None = None
-        # Each with the address of its place, and its part of the sample.
+        # Name, place, address of the place, and part of the sample.
         self._gradients: list[tuple[str, Array, int, slice]] = []
         places, end = [np.empty(0, np.intp)], 0
         for p, offset in zip(bucket.parameters, bucket.offsets, strict=True) if watched else ():
@@ -90,7 +93,7 @@ class Sample:
         self._places = np.concatenate(places)
 
     def remember(self, in_place: Collection[str]) -> None:
-        """Take the content of the bucket for results. Without gradients `in_place`, it counts as written."""
+        """Take the content of the bucket as results. If no gradient was given `in_place`, the bucket counts as written."""
         self._last = None
         if in_place and self._gradients:
             self._last = self._memory.take(self._places, mode="clip")  # which needs no buffer
@@ -98,7 +101,7 @@ class Sample:
     def compare(
         self, in_place: Collection[str], owners: Mapping[str, Any], *, written: bool
     ) -> tuple[bool, list[str], list[str]]:
-        """Look at the bucket, which is about to be reduced.
+        """Compare the bucket, before it is reduced, with the last results.
 
         Parameters
         ----------
@@ -107,7 +110,7 @@ class Sample:
         owners : mapping of str to object
             Objects that have their gradients in ``grad``, such as PyTorch's parameters.
         written : bool
-            Whether something was written, independent of the bits.
+            Whether something was written, whatever the comparison finds.
 
         Returns
         -------
@@ -116,7 +119,7 @@ class Sample:
         list of str
             The gradients that have the bits of the last result.
         list of str
-            The gradients that lie with their owners.
+            The gradients that lie in the memory of their owners, and not in the bucket.
         """
         if not self._gradients or (written and not owners):
             return True, [], []
@@ -144,12 +147,12 @@ class Sample:
 
 
 def _proves(x: Array) -> bool:
-    """Return whether elements prove something if they are unchanged: zeros, NaN and infinities do not."""
+    """Return whether equal elements prove that they were not written. Zeros, NaN and infinities do not."""
     return bool(np.isfinite(x).all() and x.any())
 
 
 def elsewhere(owners: Mapping[str, Any], views: Mapping[str, Array]) -> list[str]:
-    """Return the gradients that their owners have somewhere else, with other values than in their places."""
+    """Return the gradients that owners have in other memory than the bucket, with other values."""
     return [
         name
         for name, owner in owners.items()
@@ -164,23 +167,23 @@ def _differs(name: str, owner: Any, place: Array) -> bool:
 
 
 class BucketReduction(FlatMemory):
-    """One bucket: its gradients, their reduction, and how far it is in the present step.
+    """One bucket: its gradients, their reduction, and how far the present step is with it.
 
-    Behind the gradients lie flags, as elements of the bucket's dtype: without a compressor, one planned all-reduce
-    takes both.
+    Flags lie behind the gradients, as elements of the bucket's dtype. Without a compressor, one planned all-reduce
+    reduces both.
 
     Attributes
     ----------
     divisor : int
-        Number by which the result has to be divided.
+        The number by which results must be divided.
     deferred : bool
-        Whether `start` returns before the reduction is done, so that `finish` must wait for it.
+        Whether `start` returns before the end of the reduction. Then `finish` waits for it.
     gradients, left : int
-        Number of gradients, and of those that are not ready.
+        Number of gradients, and number of those that are not ready.
     work : Work or None
         The call of a deferred reduction that is under way.
     span : (float, float) or None
-        When it began and ended, as ``time.perf_counter`` counts.
+        When the reduction began and ended, as ``time.perf_counter`` counts.
     wire_nbytes : int
         Bytes that this rank gave to collectives so far.
     seconds, hidden_seconds : float
@@ -204,19 +207,18 @@ class BucketReduction(FlatMemory):
         self.wire_nbytes, self._given_nbytes = 0, memory.nbytes  # in all, and in a reduction
         self.seconds = self.hidden_seconds = 0.0
         self._flags: Any = memory[bucket.length :][:flags]
-        # An average of narrow floats over many ranks must not become 0.
+        # A flag grows with the number of ranks, so that an average of narrow floats over them does not become 0.
         self._mark = float(min(group.size, 256))
-        # A device works by itself. On the host, a thread makes the call that blocks, which needs no interpreter while
-        # it is under way.
+        # A device works by itself. On the host, a thread makes the blocking call, and needs no interpreter during it.
         self.deferred = bucket.kind.on_device
         self.work: Any = None
 
     def _operation(self, group: RankGroup, settings: ReductionSettings) -> tuple[ReduceOp, int]:
-        """Return the operation that reduces gradients, and what its result has to be divided by.
+        """Return the operation that reduces gradients, and the number by which its result must be divided.
 
-        NCCL's averages of floats multiply each contribution first, which its algorithm over an NVSwitch, NVLS,
-        cannot do (NCCL 2.30, include/device.h: ncclNvlsSupported). So a device sums them up. A sum of float16 or float8
-        may overflow.
+        For an average of floats, NCCL multiplies each contribution first. Its algorithm for NVSwitches, NVLS, cannot do
+        this (NCCL 2.30, include/device.h: ncclNvlsSupported). So a device sums floats up, and the sum is divided. Only
+        float16 and float8 are averaged, because their sum may overflow.
         """
         if settings.op != "average":
             return ReduceOp.SUM, 1
@@ -228,7 +230,7 @@ class BucketReduction(FlatMemory):
 
     @property
     def memory_bytes(self) -> int:
-        """The state of a compressor, in bytes."""
+        """Bytes of a compressor's state."""
         return 0
 
     def nonfinite(self) -> list[str]:
@@ -243,7 +245,7 @@ class BucketReduction(FlatMemory):
         self._call = group.plan("all_reduce", self.memory, self.op, **how)
 
     def set_flags(self, flags: Sequence[bool]) -> None:
-        """Write this rank's flags behind the gradients, with which they are reduced."""
+        """Write this rank's flags behind the gradients, to be reduced with them."""
         marks = [self._mark if flag else 0.0 for flag in flags]
         if self.deferred:
             self._flags.set(np.array(marks, self._flags.dtype))  # one copy
@@ -265,9 +267,10 @@ class BucketReduction(FlatMemory):
 
 
 class CompressedReduction(BucketReduction):
-    """A compressor's channel among `ranks`; on two levels, between sums and copies in full precision on each `node`.
+    """A bucket that a compressor's channel reduces among `ranks`.
 
-    `ranks` is None where another rank of the node exchanges what is compressed.
+    On two levels, gradients are first summed up on each `node` in full precision. One rank of the node then exchanges
+    compressed gradients, and gives the result to the others. For those, `ranks` is None.
     """
 
     def __init__(
@@ -279,7 +282,7 @@ class CompressedReduction(BucketReduction):
 
     @property
     def memory_bytes(self) -> int:
-        """The state of the channel, in bytes."""
+        """Bytes of the channel's state."""
         return 0 if self._ranks is None else self._channel.memory_bytes
 
     def plan(self, group: RankGroup, *, deterministic: bool) -> None:
@@ -303,7 +306,9 @@ class CompressedReduction(BucketReduction):
 
 
 class Buckets:
-    """The memory of a layout's gradients, which of them are present, and whether a step has results. Making one is local.
+    """The gradients of a layout: their memory, which of them are present, and whether a step has results.
+
+    Making one is local.
 
     Parameters
     ----------
@@ -312,19 +317,20 @@ class Buckets:
     scale : CurrentScale
         The factor of the loss.
     levels : (RankGroup, RankGroup or None) or None
-        For a reduction on two levels: the ranks of this node, and the ranks 0 of the nodes, if this is one.
+        For a reduction on two levels: the ranks of this node, and the first ranks of all nodes. The second is None if
+        this rank is not a first one.
     readiness : sequence of str, optional
         As in `ordered`.
 
     Attributes
     ----------
     layout : tuple of Bucket
-        In the order of the reductions.
+        The buckets in the order of reductions.
     each : sequence of BucketReduction
-        In this order.
+        The reduction of each bucket, in this order.
     urgent : list of BucketReduction
-        Those that can be taken out of turn, in the order in which the next forward pass needs them. The list is empty
-        if gradients lie on a device, which takes calls in the order in which they are made.
+        The reductions that can be taken out of turn, in the order in which the next forward pass needs them. If
+        gradients lie on a device, there are none: a device takes calls in the order in which they are made.
     regions : dict of BucketKind to ndarray
         The memory of all buckets of a kind.
     """
@@ -353,19 +359,19 @@ class Buckets:
         self.each = [make(bucket, x, self._group, settings, flags) for bucket, x in places]
         self.urgent = [self.each[number] for number in urgent]
         self.gradients = views_of(self.each)
-        self.views = Views(self.gradients)  # the same for users
+        self.views = Views(self.gradients)  # as programs see them
         self.nbytes = sum(each.nbytes for each in self.each)
         self._compressed = compressor is not None
         self._watched = settings.nonfinite == "raise" or (self._compressed and settings.skips)
         self.factor: float | None = None  # multiplies gradients before they are summed
         # When each gradient of this micro-step was given, by time.perf_counter, in this order.
         self.marked: dict[str, float] = {}
-        self.sources: dict[str, Array] = {}  # arrays that get the results
-        self._in_place: set[str] = set()  # gradients that were said to lie in their buckets
+        self.sources: dict[str, Array] = {}  # arrays that get results
+        self._in_place: set[str] = set()  # gradients that a program gave in their buckets
         self.begin()
 
     def _urgent(self, names: list[str]) -> list[int]:
-        """Return the numbers of the urgent buckets, from the parameters in the order of the forward pass."""
+        """Return the numbers of the urgent buckets. Names are in the order of the forward pass."""
         if len(self.layout) == 1 or any(bucket.kind.on_device for bucket in self.layout):
             return []
         place = {name: number for number, name in enumerate(names)}
@@ -374,7 +380,7 @@ class Buckets:
 
     def begin(self) -> None:
         """Forget the results of the last step."""
-        # Whether a gradient was given since the last reduction; after it, whether it is a result.
+        # Whether each gradient was given since the last reduction. After a reduction, whether it is a result.
         self.present = dict.fromkeys(self.gradients, False)
         self._flags = [False] * len(FLAGS)  # whether any rank set each for any bucket
         self._copied = False  # an array was copied to a bucket
@@ -389,7 +395,8 @@ class Buckets:
         Raises
         ------
         UsageError
-            If the name is unknown, the array is not where its parameter is, or it is read-only and will be `written`.
+            If the name is unknown; if the array and its parameter do not both lie on the host or both on a device; or if
+            the array is read-only and will be `written`.
         BufferMismatch
             If it has another shape or dtype than the parameter.
         """
@@ -412,7 +419,7 @@ class Buckets:
         return array
 
     def mark(self, name: str, array: Array | None, *, back: bool) -> None:
-        """Take a gradient: copy it to its bucket, or add it to that of earlier micro-steps.
+        """Take a gradient: copy it to its bucket, or add it to the gradient of earlier micro-steps.
 
         Parameters
         ----------
@@ -445,13 +452,13 @@ class Buckets:
         self.present[name] = True
 
     def mark_all(self) -> None:
-        """Take all gradients as they lie in their buckets, at the begin of a micro-step."""
+        """Take all gradients in their buckets as given, at the beginning of a micro-step."""
         self._in_place.update(self.gradients)
         self.marked = dict.fromkeys(self.gradients, perf_counter())
         self.present = dict.fromkeys(self.gradients, True)
 
     def prepare(self, bucket: BucketReduction, unready: Sequence[bool]) -> None:
-        """Make a bucket ready to be reduced, with this rank's flags, also of the urgent buckets that are `unready`."""
+        """Prepare a bucket for its reduction, and set its flags. `unready` says which urgent buckets this rank lacks."""
         written, found = True, dict[int, list[str]]()
         if self._in_place:
             written, found[UNCHANGED], found[ELSEWHERE] = bucket.sample.compare(
@@ -459,14 +466,14 @@ class Buckets:
             )
         found[MISSING] = [name for name in bucket.views if not self.present[name]]
         for name in bucket.views if self.factor == 0 else found[MISSING]:
-            bucket.views[name][...] = 0  # also NaN, from no samples
+            bucket.views[name][...] = 0  # a rank without samples may have NaN
         if self._watched:
             found[NONFINITE] = bucket.nonfinite()
         for flag, names in found.items():
             self._found[flag] += names
         factor = 1.0 if self.factor is None else self.factor
         if self._compressed:
-            # Thresholds, and what is not sent yet, are in units that do not change.
+            # Compressors see gradients of the loss itself: thresholds and unsent parts keep their unit.
             factor /= self._scale.value
             self._exchange.scale = self._scale.value
         if factor != 1:
@@ -475,7 +482,7 @@ class Buckets:
         bucket.set_flags([*set_here, *unready])
 
     def take(self, bucket: BucketReduction) -> list[bool]:
-        """Take a reduced bucket, and return which urgent ones any rank lacks. Blocks, if the reduction is deferred."""
+        """Take a reduced bucket. Return which urgent buckets are unready on any rank. Blocks, if the reduction is deferred."""
         flags = bucket.finish()
         self._flags = list(map(or_, self._flags, flags))
         factor = 1 / (bucket.divisor if self._compressed else bucket.divisor * self._scale.value)
@@ -484,9 +491,9 @@ class Buckets:
         return flags[len(FLAGS) :]
 
     def check(self) -> bool:
-        """Check a reduced step, and return whether it has results: False if they are not finite.
+        """Check a reduced step. Return whether it has results: False if they are not finite.
 
-        All ranks have the same flags, so that nothing is sent if all is well. Else collective; blocks.
+        All ranks have the same flags. If all is well, this is local. Else it is collective and blocks.
 
         Raises
         ------
@@ -510,7 +517,7 @@ class Buckets:
         return not bad and not flags[NONFINITE]
 
     def _raise_unwritten(self) -> None:
-        """Raise for gradients in buckets: their sum would silently contain old results."""
+        """Raise for gradients in buckets that were not written: their sum would contain old results."""
         found = self._found[ELSEWHERE] or self._found[UNCHANGED]
         ranks_of = self._ranks_of([(name, name in self._owners) for name in found])
         self._remember(())
@@ -554,12 +561,12 @@ class Buckets:
         )
 
     def _ranks_of(self, found: list[Any]) -> dict[Any, list[int]]:
-        """Return on which ranks each gradient was found. Collective; blocks."""
+        """Return the ranks on which each gradient was found. Collective; blocks."""
         every = self._group.all_gather_object(found)
         return grouped((name, rank) for rank, names in enumerate(every) for name in names)
 
     def hand_back(self) -> None:
-        """Write the results to the arrays that were given, and take them for results that were not written since."""
+        """Write the results to the arrays that were given, and remember them for the next comparison."""
         for name, array in self.sources.items():
             array[...] = self.gradients[name]
         self._remember(self._in_place)
@@ -577,7 +584,7 @@ class Buckets:
             bucket.sample.remember(in_place)
 
     def adopt(self, other: "Buckets") -> None:
-        """Take the gradients of another layout over, as far as this one has them."""
+        """Copy the gradients of another layout that this one has as well."""
         for name, place in self.gradients.items():
             if name in other.gradients and other.gradients[name].shape == place.shape:
                 place[...] = other.gradients[name]
@@ -587,7 +594,7 @@ class Buckets:
 
 
 def _named(ranks_of: Mapping[str, Sequence[int]]) -> str:
-    """Return gradients and the ranks of each in words."""
+    """Return a text with each gradient and its ranks."""
     return "; ".join(
         f"{name!r} " + (f"on {ranks_named(ranks)}" if ranks else "in the result alone")
         for name, ranks in ranks_of.items()
@@ -600,7 +607,7 @@ def fitting(name: str, grad: object, place: Array) -> Array:
     Raises
     ------
     UsageError
-        If it is not on the side of its place.
+        If the gradient and its place do not both lie on the host or both on a device.
     BufferMismatch
         If it has another shape or dtype.
     """

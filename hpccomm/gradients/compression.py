@@ -1,9 +1,9 @@
-"""Gradient compression: the interface of compressors, and three that send less than the gradients themselves.
+"""Gradient compression: the interface of compressors, and three compressors.
 
 - `TopK` sends the largest gradients, and keeps the others for later steps.
 - `PowerSGD` sends matrices as products of thin ones.
-- `MixedPrecision` sends narrow floats. Each rank sums up one part of the bucket, as in a reduce-scatter, so that received
-  values are accumulated in float32, and rounded twice at most.
+- `MixedPrecision` sends narrow floats. Each rank sums up one part of the bucket, as in a reduce-scatter. So received values
+  are summed in float32, and rounded at most twice.
 """
 
 from collections.abc import Sequence
@@ -35,8 +35,8 @@ class Exchange:
     rank, size : int
         This rank, and the number of ranks that exchange compressed gradients.
     scale : float
-        What gradients may be multiplied by before they are narrowed, and divided by afterwards, so that small ones
-        survive: the loss scale; 1 without one.
+        The loss scale, or 1. A compressor may multiply gradients by it before it narrows them, so that small ones
+        survive, and divide them afterwards.
     wire_nbytes : int
         Bytes that this rank gave to collectives so far.
     """
@@ -57,26 +57,26 @@ class Exchange:
         self._group.all_reduce(x, ReduceOp.MAX)
 
     def gather(self, x: Array) -> Array:
-        """Return the arrays of all ranks, of shape ``(size, *x.shape)``. `x` has one shape and dtype everywhere."""
+        """Return the arrays of all ranks, of shape ``(size, *x.shape)``. All ranks give the same shape and dtype."""
         self.wire_nbytes += x.nbytes
         every: Array = self._group.all_gather(np.ascontiguousarray(x))
         return every
 
     def gather_uneven(self, x: Array) -> Sequence[Array]:
-        """Return the 1-D arrays of all ranks, which may have different lengths, by rank."""
+        """Return the 1-D arrays of all ranks, by rank. They may have different lengths."""
         self.wire_nbytes += x.nbytes
         every, counts = self._group.all_gather_v(x, return_counts=True)
         return np.split(every, np.cumsum(counts)[:-1])
 
     def swap(self, x: Array) -> Array:
-        """Send ``x[r]`` to rank `r`, and return what the ranks sent here, of `x`'s shape, by rank."""
+        """Send ``x[r]`` to each rank `r`. Return what each rank sent here, in the shape of `x`."""
         self.wire_nbytes += x.nbytes
         received: Array = self._group.all_to_all(np.ascontiguousarray(x))
         return received
 
 
 class Channel(Protocol):
-    """A compressor at work on one bucket, with its state between steps.
+    """The work of a compressor on one bucket, and its state between steps.
 
     Attributes
     ----------
@@ -91,50 +91,50 @@ class Channel(Protocol):
     def reduce(self, x: Array, exchange: Exchange) -> None:
         """Replace a bucket's gradients by an approximation of their sum over the ranks. Collective; blocks.
 
-        It calls `exchange` in the same way on all ranks, and leaves the same bits on all of them.
+        It calls `exchange` in the same way on all ranks. The result has the same bits on all of them.
 
         Parameters
         ----------
         x : ndarray, 1-D
-            This rank's gradients, of the bucket's dtype and length: views of it at the bucket's offsets have the
-            gradients' elements, and the padding between them is 0. Elements that this rank lacks are 0.
+            This rank's gradients, in the bucket's dtype and length. Each gradient begins at its offset in the bucket.
+            The padding between gradients, and gradients that this rank lacks, are 0.
         exchange : Exchange
-            To the other ranks.
+            The communication with the other ranks.
         """
 
 
 class Compressor(Protocol):
     """Sends less than the gradients themselves.
 
-    Its ``repr`` has its settings, and must be equal on all ranks. That of a frozen dataclass does.
+    Its ``repr`` must have its settings, as that of a dataclass does, and be equal on all ranks.
     """
 
     def channel(self, bucket: Bucket) -> Channel:
-        """Return the reducer of a bucket. Local.
+        """Return the channel of a bucket. Local.
 
         Raises
         ------
         UsageError
-            If the bucket's dtype does not fit.
+            If the compressor cannot send the bucket's dtype.
         """
 
 
-_finfo: Any = ml_dtypes.finfo  # of NumPy's floats too; it has no types
+_finfo: Any = ml_dtypes.finfo  # also for NumPy's floats; it has no type hints
 
 Places = NDArray[np.intp]
 
 SAMPLES = 1 << 16
-"""Size of the sample for the guess of a threshold."""
+"""Number of elements from which a threshold is guessed."""
 
 GENEROUS = 1.25
-"""The guessed threshold looks for this multiple of the wanted number of elements."""
+"""The guessed threshold shall let this multiple of the wanted number of elements pass."""
 
 
 def largest(x: Array, count: int) -> Places:
-    """Return where the elements of the largest magnitudes lie: `count`, or a few less, in order.
+    """Return the places of the `count` elements with the largest magnitudes, in order. There may be a few less.
 
-    In long arrays a threshold is guessed from a sample first, as in Lin et al. 2018, section 3. So some of the
-    smallest wanted ones may be missing.
+    In a long array, a threshold is first guessed from a sample, as in Lin et al. 2018, section 3. So some of the smallest
+    wanted elements may be missing.
     """
     if x.size <= count:
         return np.arange(x.size)
@@ -142,11 +142,11 @@ def largest(x: Array, count: int) -> Places:
         where = np.arange(x.size)
         magnitudes = np.abs(x)
     else:
-        # At random, since columns of a matrix lie at equal distances.
+        # The sample is random, since columns of a matrix lie at equal distances.
         drawn = np.random.default_rng(x.size).integers(0, x.size, SAMPLES)
         sample = np.abs(x[drawn])
         rank = max(0, sample.size - ceil(sample.size * GENEROUS * count / x.size) - 1)
-        # Zeros are not sent, however many are wanted.
+        # Zeros are never sent.
         least = max(float(np.partition(sample, rank)[rank]), float(np.finfo(x.dtype).tiny))
         where = np.concatenate(
             [part.start + np.flatnonzero(np.abs(x[part]) >= least) for part in passes(x.size)]
@@ -159,19 +159,19 @@ def largest(x: Array, count: int) -> Places:
 
 @dataclass(frozen=True, slots=True)
 class TopK:
-    """Send the gradients of the largest magnitudes in each bucket, with their places, and keep the others.
+    """Send the gradients with the largest magnitudes in each bucket, and their places. Keep the others.
 
-    The method is that of Aji & Heafield 2017, "Sparse Communication for Distributed Gradient Descent", EMNLP; Lin et
-    al. 2018, "Deep Gradient Compression", ICLR; for convergence Stich et al. 2018, "Sparsified SGD with Memory",
-    NeurIPS. NaN and infinities are not kept; the result has a NaN then.
+    The method is that of Aji & Heafield 2017, "Sparse Communication for Distributed Gradient Descent", EMNLP, and Lin et
+    al. 2018, "Deep Gradient Compression", ICLR. For convergence see Stich et al. 2018, "Sparsified SGD with Memory",
+    NeurIPS. NaN and infinities are not kept. With them, the result has a NaN.
 
     Attributes
     ----------
     ratio : float
-        Part of a bucket's elements that each rank sends, above 0 and at most 1. In buckets of more than 262,144 elements
-        it may be a few less, since the threshold is guessed from a sample.
+        The fraction of a bucket's elements that each rank sends, above 0 and at most 1. Of buckets with more than 262,144
+        elements, it may send a few less, since the threshold is guessed from a sample.
     error_feedback : bool
-        Whether what was not sent is added in the next step. Without it, it is lost.
+        Whether elements that were not sent are added in the next step. If False, they are lost.
     """
 
     ratio: float = 0.01
@@ -183,12 +183,12 @@ class TopK:
         set_checked(self, ratio=ratio, error_feedback=feedback)
 
     def channel(self, bucket: Bucket) -> "SparseChannel":
-        """Return the reducer of a bucket. Local."""
+        """Return the channel of a bucket. Local."""
         return SparseChannel(bucket, self)
 
 
 class SparseChannel:
-    """One bucket that sends some of its elements, see `Channel`."""
+    """The `Channel` of a bucket that sends some of its elements."""
 
     def __init__(self, bucket: Bucket, how: TopK) -> None:
         self._count, self._feedback = ceil(how.ratio * bucket.length), how.error_feedback
@@ -199,17 +199,17 @@ class SparseChannel:
 
     @property
     def memory_bytes(self) -> int:
-        """Elements that were not sent yet."""
+        """Bytes of the elements that were not sent yet."""
         return self._unsent.nbytes
 
     def reduce(self, x: Array, exchange: Exchange) -> None:
-        """Replace gradients by the sum of the elements that ranks send."""
+        """Replace gradients by the sum of the elements that all ranks send."""
         unsent = self._unsent
         if self._feedback:
             unsent += x
         else:
             unsent[:] = x
-        # One message of one length on all ranks: elements that are not needed have a place behind the bucket.
+        # All ranks send messages of one length. Unused elements have a place behind the bucket.
         message = np.zeros(self._count, self._form)
         message["place"] = x.size
         if drop_nonfinite(unsent):  # the step is lost, and what was not sent stays
@@ -217,7 +217,7 @@ class SparseChannel:
         else:
             places = largest(unsent, self._count)
             wanted = unsent[places]
-            # What is too large for the dtype is sent over several steps, as is what rounding takes.
+            # If an element is too large for the dtype, the rest stays for later steps, as rounding errors do.
             values = np.clip(wanted, -self._largest, self._largest).astype(x.dtype)
             unsent[places] = wanted - values
             message["place"][: len(places)] = places
@@ -240,16 +240,16 @@ class PowerSGD:
     Optimization", NeurIPS: with error feedback and a warm start. A gradient's matrix has its first axis as rows and all
     others as columns. Gradients for which this saves less than half, such as vectors, are sent as they are.
 
-    All ranks multiply the same thin matrices. Ranks whose processors or BLAS libraries differ may round the product
-    differently; `check_consistency` finds where that leads.
+    All ranks multiply the same thin matrices. If processors or BLAS libraries differ, they may round the product
+    differently. `check_consistency` finds such differences.
 
     Attributes
     ----------
     rank : int
-        Columns of the thin matrices, at least 1: it sends ``rank * (rows + columns)`` elements.
+        Number of columns of the thin matrices, at least 1. A gradient sends ``rank * (rows + columns)`` elements.
     error_feedback : bool
-        Whether what was not sent is added in the next step. Takes the bytes of the gradients, in float32 for
-        narrower ones.
+        Whether the error of a step is added in the next one. Errors take as many bytes as the gradients, or as these in
+        float32 if they are narrower.
     """
 
     rank: int = 4
@@ -260,12 +260,12 @@ class PowerSGD:
         set_checked(self, rank=check_least("rank", self.rank, 1), error_feedback=feedback)
 
     def channel(self, bucket: Bucket) -> "PowerSGDChannel":
-        """Return the reducer of a bucket. Local."""
+        """Return the channel of a bucket. Local."""
         return PowerSGDChannel(bucket, self)
 
 
 class PowerSGDChannel:
-    """One bucket of thin matrices, see `Channel`."""
+    """The `Channel` of a bucket that sends thin matrices."""
 
     def __init__(self, bucket: Bucket, how: PowerSGD) -> None:
         self._dtype, self._bucket, self._rank = wide(bucket.dtype), bucket, how.rank
@@ -289,7 +289,7 @@ class PowerSGDChannel:
 
     @property
     def memory_bytes(self) -> int:
-        """Errors of the bucket's elements, and the thin matrices of the step before."""
+        """Bytes of the errors of elements, and of the thin matrices of the last step."""
         errors = 0 if self._errors is None else self._errors.nbytes
         return errors + sum(each.nbytes for each in self._right.values())
 
@@ -299,7 +299,7 @@ class PowerSGDChannel:
         if self._errors is not None:
             wanted += self._errors
         matrices, names = self._matrices(wanted), list(self._right)
-        # The left matrices of all gradients, and behind them what is sent as it is, in one call.
+        # One call sends the left matrices of all gradients, and behind them the uncompressed gradients.
         shapes = [(len(matrix), self._rank) for matrix in matrices]
         sent = np.empty(sum(map(prod, shapes)) + self._plain.size, self._dtype)
         lefts, plain = _parts(sent, shapes)
@@ -308,7 +308,7 @@ class PowerSGDChannel:
             for matrix, name, left in zip(matrices, names, lefts, strict=True):
                 np.matmul(matrix, self._right[name], out=left)
         exchange.sum(sent)
-        # On all ranks; the step is lost, and errors stay as they are.
+        # If this is so, it is on all ranks: the step is lost, and errors stay as they are.
         if not all(map(is_finite, lefts)):
             x[:] = np.nan
             return
@@ -336,12 +336,12 @@ class PowerSGDChannel:
 
 
 def _matrix(x: Array) -> Array:
-    """Return an array as a matrix: its first axis as rows, all others as columns; a vector as one row."""
+    """Return an array as a matrix. Its first axis becomes the rows, and all others the columns. A vector is one row."""
     return x.reshape(x.shape[0] if x.ndim > 1 else 1, -1) if x.size else x.reshape(1, 0)
 
 
 def _parts(x: Array, shapes: Sequence[tuple[int, ...]]) -> tuple[list[Array], Array]:
-    """Return the arrays that lie one behind the other at the begin of another one, and the rest of it."""
+    """Return arrays that lie one behind the other at the beginning of `x`, and the rest of `x`."""
     *parts, rest = np.split(x, np.cumsum([prod(shape) for shape in shapes], dtype=np.intp))
     return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)], rest
 
@@ -356,23 +356,23 @@ _WIRE: dict[str, DType] = {
 }
 
 ALIGNED = 16
-"""The part of a rank is a multiple of this many elements, so that all parts begin aligned."""
+"""The part of a rank has a multiple of this number of elements, so that all parts begin aligned."""
 
 
 @dataclass(frozen=True, slots=True)
 class MixedPrecision:
     """Send gradients as narrow floats, and sum them up in float32.
 
-    What is too large for the narrow dtype becomes infinite, or NaN in ``"float8_e4m3"``. With a `LossScale`, small
-    gradients survive and such steps are left out: Micikevicius et al. 2018, "Mixed Precision Training", ICLR. For
-    float8: Micikevicius et al. 2022, "FP8 Formats for Deep Learning".
+    An element that is too large for the narrow dtype becomes infinite, or NaN in ``"float8_e4m3"``. With a `LossScale`,
+    such steps are left out, and small gradients survive (Micikevicius et al. 2018, "Mixed Precision Training", ICLR). For
+    float8 see Micikevicius et al. 2022, "FP8 Formats for Deep Learning".
 
     Attributes
     ----------
     wire_dtype : {"float16", "bfloat16", "float8_e4m3", "float8_e5m2"}
-        The dtype that is sent: 2 bytes an element, or 1, twice.
+        The dtype of messages. Each element is sent twice, and takes 2 bytes or 1.
     error_feedback : bool
-        Whether what rounding took is added in the next step. Takes 4 bytes an element.
+        Whether rounding errors are added in the next step. They take 4 bytes for each element.
     """
 
     wire_dtype: WireDtype = "float16"
@@ -384,27 +384,27 @@ class MixedPrecision:
         set_checked(self, wire_dtype=wire_dtype, error_feedback=feedback)
 
     def channel(self, bucket: Bucket) -> "NarrowChannel":
-        """Return the reducer of a bucket. Local."""
+        """Return the channel of a bucket. Local."""
         return NarrowChannel(bucket, self)
 
 
 class NarrowChannel:
-    """One bucket that is sent as narrow floats, see `Channel`.
+    """The `Channel` of a bucket that is sent as narrow floats.
 
-    With error feedback, each rank adds to its gradients what rounding took from them in the step before; and the rank
-    that sums a part up does the same with the sum.
+    With error feedback, each rank adds the rounding errors of the last step to its gradients. The rank that sums up a part
+    does the same with the sum.
     """
 
     def __init__(self, bucket: Bucket, how: MixedPrecision) -> None:
         self._wire, self._feedback = _WIRE[how.wire_dtype], how.error_feedback
         self._length, self._dtype = bucket.length, wide(bucket.dtype)
-        # Room for a part of each rank, and errors of this rank's gradients and of the part that it sums up: made by
-        # the first reduction, which knows how many ranks there are.
+        # The parts of all ranks, the errors of this rank's gradients, and those of the part that it sums up. The first
+        # reduction makes these arrays, because it knows the number of ranks.
         self._parts = self._errors = self._sum_errors = np.zeros((0, 0), self._dtype)
 
     @property
     def memory_bytes(self) -> int:
-        """Errors of the bucket's elements."""
+        """Bytes of the errors of the bucket's elements."""
         return self._length * self._dtype.itemsize if self._feedback else 0
 
     def reduce(self, x: Array, exchange: Exchange) -> None:
@@ -421,7 +421,7 @@ class NarrowChannel:
         if self._feedback:
             parts += self._errors
         total, received = np.zeros(part, self._dtype), np.empty(part, self._dtype)
-        # As bytes: they are only moved.
+        # Messages are bytes, because they are only moved.
         for row in exchange.swap(self._narrowed(parts, scale, self._errors).view(np.uint8)):
             _widen(row.view(self._wire), received, scale)
             total += received
@@ -432,10 +432,10 @@ class NarrowChannel:
         x[:] = flat[: x.size]
 
     def _narrowed(self, x: Array, scale: float, errors: Array) -> Array:
-        """Return elements as they are sent, and write to `errors` what rounding took from them."""
+        """Return elements in the dtype of messages, and write their rounding errors to `errors`."""
         narrow: Array = np.empty(x.shape, self._wire)
         wanted, sent = x.reshape(-1), narrow.reshape(-1)
-        with np.errstate(over="ignore", invalid="ignore"):  # infinity is what is wanted
+        with np.errstate(over="ignore", invalid="ignore"):  # such elements become infinite
             for part in passes(x.size):
                 sent[part] = wanted[part] if scale == 1 else wanted[part] * x.dtype.type(scale)
         if self._feedback:
@@ -448,7 +448,7 @@ class NarrowChannel:
 
 
 def _widen(narrow: Array, out: Array, scale: float) -> None:
-    """Write the elements that were sent."""
+    """Write elements of a message to `out`, divided by `scale`."""
     factor: Any = out.dtype.type(1 / scale)
     for part in passes(out.size):
         out[part] = narrow[part]

@@ -1,8 +1,8 @@
-"""The layout of buckets: which gradient lies in which bucket, and where; and the memory that is laid out so.
+"""The layout of buckets: which gradient lies in which bucket, and where; and the memory of buckets.
 
-Buckets are as in Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel
-Training", VLDB 13(12), section 3.2.3: gradients are packed in the order in which the backward pass is
-expected to produce them, so that a bucket can be reduced while the pass goes on.
+Gradients are packed in the order in which the backward pass is expected to produce them. So a bucket can be reduced while
+the pass goes on (Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 13(12),
+section 3.2.3).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ from hpccomm.gradients.settings import Order, ReductionSettings
 from hpccomm.units import grouped
 
 ALIGNMENT = 64
-"""Bytes: each gradient begins at a cache line, so that its values do not depend on the bucket it is in."""
+"""Bytes of a cache line. Each gradient begins at one, so that its values do not depend on its bucket."""
 
 
 def padded(parameter: Parameter) -> int:
@@ -38,7 +38,8 @@ def ordered(
     order : {"reverse", "ready", "largest"}
         As in `ReductionSettings`.
     readiness : sequence of str, optional
-        For ``"ready"``: the names of all parameters. None, as before the first step, is the reverse order.
+        For ``"ready"``, the names of all parameters in the order in which gradients became ready. None gives the
+        reverse order, as before the first step.
     """
     backward = list(reversed(parameters))
     if order == "largest":
@@ -50,13 +51,13 @@ def ordered(
 
 
 def mean_order(readiness: Sequence[Sequence[str]]) -> list[str]:
-    """Return one order of readiness for all ranks: by the mean of the positions on each.
+    """Return one order of readiness for all ranks: by the mean position of each name.
 
     Parameters
     ----------
     readiness : sequence of sequences of str
-        By rank, the names of the gradients in the order in which they became ready. A name that a rank lacks
-        counts as the last there. Among equal means, the name comes first that the lowest rank has first.
+        For each rank, the names of gradients in the order in which they became ready. A name that a rank lacks counts
+        as its last one. Names with equal means keep the order of the lowest rank.
     """
     seen = list(dict.fromkeys(chain.from_iterable(readiness)))
     places = [{name: number for number, name in enumerate(names)} for names in readiness]
@@ -64,7 +65,7 @@ def mean_order(readiness: Sequence[Sequence[str]]) -> list[str]:
 
 
 def fill(sizes: Sequence[int], settings: ReductionSettings) -> list[list[int]]:
-    """Return which of some gradients lie in each bucket, filled one after the other.
+    """Fill buckets one after the other. Return the numbers of the gradients in each.
 
     Parameters
     ----------
@@ -95,8 +96,8 @@ def layout(
 ) -> tuple[Bucket, ...]:
     """Return the buckets, in the order in which they are reduced.
 
-    Each dtype, and each side (host or device), has buckets of its own, filled one after the other. They come in the
-    order in which they are expected to be complete: that of the last gradient in each.
+    Each dtype has buckets of its own, and so have host and device. Buckets come in the order in which they are expected
+    to be complete, which is the order of their last gradients.
 
     Parameters
     ----------
@@ -129,14 +130,14 @@ class FlatMemory:
     bucket : Bucket
         The places of the arrays.
     memory : ndarray, 1-D
-        At least as long as the bucket. What lies behind it belongs to others.
+        At least as long as the bucket. Elements behind the bucket have other uses.
 
     Attributes
     ----------
     elements : ndarray, 1-D
         The bucket's elements, with the padding between arrays.
     views : dict of str to ndarray
-        The arrays by name, of their parameters' shapes, in the order of the bucket.
+        The arrays by name, in the shapes of their parameters, in the order of the bucket.
     """
 
     def __init__(self, bucket: Bucket, memory: Array) -> None:
@@ -146,13 +147,13 @@ class FlatMemory:
 
 
 def views_of(flats: Iterable[FlatMemory], names: Iterable[str] = ()) -> dict[str, Array]:
-    """Return all arrays by name, in the order of `names` as far as given."""
+    """Return all arrays by name. If `names` are given, the arrays are in their order."""
     views = {name: view for flat in flats for name, view in flat.views.items()}
     return {name: views[name] for name in names} or views
 
 
 def copy_arrays(source: Mapping[str, Array], target: Mapping[str, Array]) -> None:
-    """Copy the arrays of the same names."""
+    """Copy each array to the array of the same name, if there is one."""
     for name in source.keys() & target.keys():
         np.copyto(target[name], source[name])
 
@@ -160,10 +161,10 @@ def copy_arrays(source: Mapping[str, Array], target: Mapping[str, Array]) -> Non
 def registered_together(
     group: RankGroup, buckets: Sequence[Bucket], flags: int
 ) -> tuple[list[Array], dict[BucketKind, Array]]:
-    """Return zeros in registered memory: the part of each bucket, and all that is of one kind. Local.
+    """Return registered memory with zeros: for each bucket, and for all buckets of one kind. Local.
 
-    Buckets of one kind lie one behind the other, so that one call reduces all of them. Behind each there is room
-    for `flags` elements, up to a cache line.
+    Buckets of one kind lie one behind the other, so that one call can reduce all of them. Behind each bucket there is
+    room for `flags` elements, filled up to a cache line.
     """
     places: dict[int, Array] = {}
     regions: dict[BucketKind, Array] = {}
@@ -180,7 +181,7 @@ def registered_together(
 
 
 def scale(x: Array, factor: float) -> None:
-    """Multiply an array in place; narrow floats are widened to float32 and rounded once."""
+    """Multiply an array in place. Narrow floats are widened to float32, and rounded once."""
     if not is_narrow(x.dtype):
         np.multiply(x, x.dtype.type(factor), out=x)
         return
@@ -189,11 +190,11 @@ def scale(x: Array, factor: float) -> None:
 
 
 def clip(arrays: Sequence[Array], limit: float) -> float:
-    """Scale arrays in place so that the norm over all of them is at most `limit`, and return the norm before.
+    """Scale arrays in place so that the norm of all of them is at most `limit`. Return the norm before.
 
-    If it is infinite or NaN, nothing is scaled.
+    If the norm is infinite or NaN, nothing is scaled.
     """
-    # NumPy's own sum, not BLAS's, whose bits may depend on the processor: all ranks are to get the same.
+    # All ranks must get the same bits. So this is NumPy's sum: the bits of BLAS's may depend on the processor.
     every = (part for x in arrays for part in parts(x))
     norm = sqrt(sum(float(np.square(part.astype(np.float64)).sum()) for part in every))
     if isfinite(norm) and norm > limit:

@@ -1,4 +1,4 @@
-"""`LocalSteps`: ranks train on their own, and average now and then."""
+"""`LocalSteps`: ranks train on their own, and average their parameters at regular intervals."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _TOGETHER: ReductionOptions = {
     "bucket_bytes": 1 << 62,
     "first_bucket_bytes": 1 << 62,
 }
-"""One call averages how far all parameters of a dtype have moved, since no computation overlaps it."""
+"""All parameters of a dtype lie in one bucket: no computation runs during the average, so one call is best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,14 @@ class LocalStatistics:
     steps : int
         Local steps.
     synchronizations : int
-        How often the ranks averaged.
+        Number of averages.
     nbytes : int
-        Bytes that were averaged, with the padding between parameters.
+        Averaged bytes: parameters, and the padding between them.
     saved_nbytes : int
-        Bytes that averaging the gradients in every step would have taken besides; below 0 if there were more
-        synchronizations than steps.
+        The bytes for an average of the gradients in every step, less `nbytes`. Below 0 if there were more synchronizations
+        than steps.
     seconds : float
-        Time in synchronizations, with the wait for ranks that were late.
+        Time in synchronizations. It includes waiting for late ranks.
     """
 
     steps: int
@@ -63,56 +63,56 @@ class LocalStatistics:
 class LocalSteps:
     """Local updates of the parameters, which the ranks average at regular intervals.
 
-    Each rank updates its parameters by its own gradients and optimiser, and calls `step` after each update. Every
-    `every` steps, the ranks average how far they have moved since the last time, and take this as the gradient of an
-    outer optimiser: SGD with momentum. Ranks then have the same parameters. Between these times, nothing is sent.
+    Each rank updates its parameters by its own gradients and optimiser, and calls `step` after each update. After each
+    `every` steps, the ranks average the changes of their parameters. The average is the gradient of an outer optimiser,
+    which is SGD with momentum. Ranks then have the same parameters. Between these times, they send nothing.
 
-    Making one is collective and blocks: the ranks compare their models and settings. Calls are made by one thread at
-    a time. All ranks must begin with the same parameters, see `broadcast_parameters`; the first synchronization
-    compares them.
+    Making one is collective and blocks: the ranks compare their models and settings. Only one thread at a time makes
+    calls. All ranks must begin with the same parameters, see `broadcast_parameters`. The first synchronization compares
+    them.
 
     Parameters
     ----------
     comm : Communicator
-        Over the ranks that train together.
+        The communicator over the ranks that train together.
     parameters : mapping or iterable of (str, array)
-        The model: arrays in host memory of real floating dtypes, as for `GradientSync`. They are read and written.
+        The model, as for `GradientSync`: arrays in host memory, of real floating dtypes. They are read and written.
     every : int
-        Local steps between synchronizations.
+        Number of local steps between synchronizations.
     outer_lr : float
-        Learning rate of the outer optimiser. With 1, and `outer_momentum` 0, the ranks average their parameters.
+        Learning rate of the outer optimiser. If it is 1 and `outer_momentum` is 0, the ranks average their parameters.
     outer_momentum : float
         At least 0 and below 1.
     nesterov : bool
         Whether the outer optimiser looks ahead along its momentum.
     timeout : float, optional
-        Deadline of each call in seconds; None is the communicator's.
+        Timeout of each call in seconds. None is the communicator's.
 
     Raises
     ------
     UsageError
-        If an argument does not fit.
+        If an argument is wrong.
     RankMismatch
-        On the other ranks in that case, and on all ranks if their parameters or settings differ. The message names
-        them and the ranks. The communicator can still be used.
+        On the other ranks, if one raises an error. On all ranks, if their parameters or settings differ. The message
+        names the differences and the ranks. The communicator can still be used.
     CommunicationError
-        If a rank does not come within the deadline, or is lost.
+        If a rank does not come within the timeout, or is lost.
 
     Notes
     -----
-    Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models"; plain averaging is
-    Stich 2019, "Local SGD Converges Fast and Communicates Little", ICLR. With d the mean of anchor minus parameters
-    over the ranks, the momentum becomes ``v = outer_momentum * v + d``, and the anchor, from which all ranks go on,
-    loses ``outer_lr * v``; with `nesterov`, ``outer_lr * (d + outer_momentum * v)``.
+    The method is that of Douillard et al. 2023, "DiLoCo: Distributed Low-Communication Training of Language Models".
+    Plain averaging is that of Stich 2019, "Local SGD Converges Fast and Communicates Little", ICLR. The anchor has the
+    parameters of the last synchronization. Let d be the mean over the ranks of anchor minus parameters. The momentum
+    becomes ``v = outer_momentum * v + d``, and ``outer_lr * v`` is subtracted from the anchor. With `nesterov`, it is
+    ``outer_lr * (d + outer_momentum * v)``. All ranks go on from the new anchor.
 
-    After an error in the midst of an average this object has failed, and every later step raises that error, as with
-    `GradientSync`.
+    After an error during an average, this object has failed: every later step raises that error, as with `GradientSync`.
 
-    A model of n bytes takes 2 n more for the anchor and the averages, and n for the momentum, which is float32
-    for narrow parameters. State of the local optimiser is not averaged.
+    A model of n bytes takes 2 n bytes more for the anchor and the averages, and n bytes for the momentum. For narrow
+    parameters, the momentum is float32. State of the local optimiser is not averaged.
 
-    All ranks must make the same number of calls. If they do not, one rank averages while another one computes: the
-    averaging raises when its deadline passes, or finds that another rank has made another call.
+    All ranks must make the same number of calls. If they do not, one rank averages while another rank computes. The
+    average then raises when its timeout passes, or when it finds that another rank has made another call.
     """
 
     def __init__(
@@ -151,12 +151,12 @@ class LocalSteps:
         self._seconds = 0.0
 
     def step(self) -> bool:
-        """Count a local step. Each `every`-th call synchronizes, which is collective and blocks; the others are local.
+        """Count a local step. Each `every`-th call synchronizes: it is collective and blocks. The others are local.
 
         Returns
         -------
         bool
-            Whether it has synchronized, so that the parameters are other ones and equal on all ranks.
+            Whether it has synchronized. Then the parameters have new values, equal on all ranks.
 
         Raises
         ------
@@ -171,14 +171,15 @@ class LocalSteps:
         return True
 
     def synchronize(self) -> None:
-        """Average now, and write the parameters. Collective; blocks. The next time is `every` steps later.
+        """Average now, and write the parameters. The next average is `every` steps later. Collective; blocks.
 
         Raises
         ------
         RankMismatch
-            On every rank, the first time, if the ranks did not begin with the same parameters. Nothing changes.
+            On every rank at the first synchronization, if the ranks did not begin with the same parameters. Nothing
+            changes.
         CommunicationError
-            If a rank does not come within the deadline, or is lost. The communicator has failed then; the parameters
+            If a rank does not come within the timeout, or is lost. The communicator has then failed, and the parameters
             are as they were.
         """
         entered()
@@ -211,7 +212,7 @@ class LocalSteps:
         UsageError
             If `root` is not a rank.
         CommunicationError
-            If a call fails or its deadline passes.
+            If a call fails or its timeout passes.
         """
         self._sync.broadcast_parameters(root)
         copy_arrays(self._arrays, self._anchors)
@@ -220,10 +221,10 @@ class LocalSteps:
 
     @property
     def momentum(self) -> Mapping[str, Array]:
-        """The outer momentum by name, equal on all ranks; empty without a momentum. Local.
+        """The outer momentum by parameter name, equal on all ranks. Empty without a momentum. Local.
 
-        To save a training, synchronize, and save the parameters and these arrays. To go on, write both, equal on all
-        ranks, and call `broadcast_parameters`.
+        To save a training, synchronize, and save the parameters and these arrays. To go on, write the saved values to both
+        on all ranks, and call `broadcast_parameters`.
         """
         states = self._states.items()
         shapes = {name: x.shape for name, x in self._anchors.items()}

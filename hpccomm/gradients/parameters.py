@@ -1,6 +1,6 @@
 """The parameters of a model as data, the buckets of their gradients, and the arrays of both.
 
-Arrays lie in host memory, or are CuPy's on a device.
+Arrays lie in host memory, or are CuPy arrays on a device.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -22,15 +22,15 @@ Named = Mapping[str, Any] | Iterable[tuple[str, Any]]
 Array = NDArray[Any]
 
 PASS = 1 << 16
-"""Elements of temporary arrays, about: they stay in the cache."""
+"""About the number of elements of temporary arrays, so that they stay in the cache."""
 
 
 DEVICE_PASS = 1 << 24
-"""Elements that are widened at once on a device, where each pass takes some launches."""
+"""Number of elements that are widened at once on a device. Each pass takes a few launches there."""
 
 
 def passes(size: int, step: int = PASS) -> list[slice]:
-    """Return slices of `step` elements, together all of an array of `size` elements."""
+    """Return slices of at most `step` elements, which together cover an array of `size` elements."""
     return [slice(start, min(start + step, size)) for start in range(0, size, step)]
 
 
@@ -40,7 +40,7 @@ def is_on_device(x: object) -> bool:
 
 
 def parts(x: Array) -> list[Array]:
-    """Return a C-contiguous array in flat parts that are small enough to be widened. Local."""
+    """Return the flat parts of a C-contiguous array, each small enough to be widened. Local."""
     flat = x.reshape(-1)
     return [flat[part] for part in passes(flat.size, DEVICE_PASS if is_on_device(x) else PASS)]
 
@@ -48,17 +48,17 @@ def parts(x: Array) -> list[Array]:
 def view(x: Any, what: str, *, device: bool = False) -> Array:
     """Return an array over the memory of another one, in any layout. Local.
 
-    A CuPy array is returned as it is, and typed as a NumPy array: only operators, methods and ufuncs that both
-    have are used.
+    A CuPy array is returned as it is. Its type here is that of NumPy's arrays: callers use only operators, methods and
+    ufuncs that both have.
 
     Parameters
     ----------
     x : object
-        An array. A PyTorch parameter that has its own gradient stands for its values.
+        An array. A PyTorch parameter with ``requires_grad`` stands for its values.
     what : str
-        Its name in messages.
+        The name of the array in messages.
     device : bool
-        Whether it must be a CuPy array. Otherwise it must lie in host memory.
+        Whether the array must be a CuPy array. If not, it must lie in host memory.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def address(x: Any) -> int:
 
 
 def overlap(x: Array, y: Array) -> bool:
-    """Return whether two arrays on one side may share memory. Local. `y` is C-contiguous."""
+    """Return whether two arrays on the host, or two on a device, may share memory. Local. `y` is C-contiguous."""
     if not is_on_device(x):
         return bool(np.may_share_memory(x, y))
     spans = [(n - 1) * s for n, s in zip(x.shape, x.strides, strict=True)] if x.size else []
@@ -103,18 +103,20 @@ def on_host(x: Any) -> Array:
 
 
 def wide(dtype: DType) -> DType:
-    """Return the dtype in which gradients are summed: float32 for narrow floats, else their own."""
+    """Return the dtype in which gradients are summed: float32 for narrow floats, else the same dtype."""
     return FLOAT32 if is_narrow(dtype) else dtype
 
 
 def is_finite(x: Array) -> bool:
-    """Return whether no element is NaN or infinite: on the host by one pass without a temporary array. Waits for a device."""
+    """Return whether no element is NaN or infinite. Waits for a device. On the host, it is one pass without a copy."""
     if is_on_device(x):
         return bool(np.isfinite(x).all())
     with np.errstate(invalid="ignore", over="ignore"):
         if np.isfinite(np.add.reduce(x, axis=None, dtype=np.float64)):
             return True  # infinities of both signs give NaN
-    return x.dtype == np.float64 and bool(np.isfinite(x).all())  # whose sum may overflow
+    return x.dtype == np.float64 and bool(
+        np.isfinite(x).all()
+    )  # the sum of finite ones may overflow
 
 
 def drop_nonfinite(x: Array) -> bool:
@@ -173,7 +175,7 @@ class Parameter:
 
     @property
     def described(self) -> str:
-        """All but the name as a text."""
+        """All properties but the name, as a text."""
         return f"{self.dtype} {self.shape}{' on a device' * self.on_device}"
 
 
@@ -182,7 +184,7 @@ Arrays = dict[Parameter, Array]
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The gradients of one call.
+    """Gradients that are reduced by one call.
 
     Attributes
     ----------
@@ -191,11 +193,11 @@ class Bucket:
     dtype : dtype
         The dtype of all its gradients.
     parameters : tuple of Parameter
-        The parameters whose gradients lie in it, in this order.
+        The parameters of its gradients, in the order in which these lie.
     offsets : tuple of int
         The first element of each gradient.
     length : int
-        Elements of gradients and the padding between them.
+        Number of elements: those of gradients, and the padding between them.
     """
 
     index: int
@@ -215,14 +217,14 @@ class Bucket:
         return self.length * self.dtype.itemsize
 
     def views(self, memory: Array) -> dict[str, Array]:
-        """Return the arrays in memory of its length or more, by name and of their parameters' shapes. Local."""
+        """Return the arrays in memory of at least its length, by name, in the shapes of their parameters. Local."""
         return {
             each.name: memory[offset : offset + each.size].reshape(each.shape)
             for each, offset in zip(self.parameters, self.offsets, strict=True)
         }
 
     def padding(self, length: int) -> NDArray[np.bool_]:
-        """Return which of `length` elements lie between its arrays, or behind them. Local."""
+        """Return for each of `length` elements whether it lies between arrays, or behind them. Local."""
         between = np.ones(length, np.bool_)
         for place in self.views(between).values():
             place[...] = False
@@ -240,22 +242,21 @@ def read(parameters: Named, *, devices: bool = False) -> tuple[Arrays, dict[str,
     Parameters
     ----------
     parameters : mapping or iterable of (str, array)
-        Arrays in host memory: NumPy's, or others that share theirs, such as PyTorch CPU tensors.
+        NumPy arrays, or other arrays that share host memory, such as PyTorch CPU tensors.
     devices : bool
-        Whether they may also be CuPy arrays.
+        Whether there may be CuPy arrays, too.
 
     Returns
     -------
     dict of Parameter to array
         The parameters in their order, each with an array over its memory.
     dict of str to object
-        The parameters that have gradients of their own in ``grad``, as PyTorch's have, by name.
+        The parameters that keep their gradients in ``grad``, as PyTorch's do, by name.
 
     Raises
     ------
     UsageError
-        Without parameters, or if a name is empty, not a string or used twice, or an array is of
-        another kind.
+        If there are no parameters; if a name is empty, not a string or used twice; or if an array is of another kind.
     UnsupportedDtype
         If an array's dtype is not a real float.
     """
@@ -291,7 +292,7 @@ def check_known(what: str, name: str, names: Collection[str]) -> None:
     Raises
     ------
     UsageError
-        With the nearest name. `what` is looked for: a parameter or its gradient.
+        The message has the nearest name. `what` says whether a parameter or its gradient is meant.
     """
     if name not in names:
         advice = did_you_mean(name, names, "give the name of a parameter")
@@ -304,7 +305,7 @@ def check_writable(arrays: Mapping[Parameter, Array], remedy: str) -> None:
     Raises
     ------
     UsageError
-        With the name of a read-only one, and the remedy.
+        The message has the name of a read-only array, and the remedy.
     """
     for each, array in arrays.items():
         if not getattr(array.flags, "writeable", True):  # CuPy's arrays always are

@@ -1,4 +1,4 @@
-"""The cost of a training's steps: counted, returned as `Statistics`, and written by rank 0 to a results file."""
+"""What the steps of a training cost. It is counted, returned as `Statistics`, and written by rank 0 to a results file."""
 
 import logging
 import os
@@ -32,15 +32,15 @@ class BucketStatistics:
     index : int
         The bucket's number.
     calls : int
-        How often it was reduced.
+        Number of its reductions.
     nbytes : int
-        Bytes of gradients that were reduced, with the padding between them.
+        Reduced bytes: gradients, and the padding between them.
     wire_nbytes : int
-        Bytes that this rank gave to collectives for it: less than ``nbytes`` with a compressor.
+        Bytes that this rank gave to collectives. With a compressor, they are less than ``nbytes``.
     seconds : float
-        Time in which its reductions were under way.
+        Time during which its reductions were under way.
     hidden_seconds : float
-        The part of it in which this rank did not wait.
+        The part of this time in which this rank did not wait.
     """
 
     index: int
@@ -59,29 +59,29 @@ class BucketStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Counts of one rank since its `GradientSync` was made. Prints as some lines.
+    """Counts of one rank since its `GradientSync` was made. Prints as a few lines.
 
     Attributes
     ----------
     steps : int
         Reduced steps.
     micro_steps : int
-        Calls of ``sync`` and ``wait`` that ended, also if they reduced nothing.
+        Completed calls of ``sync`` and ``wait``, with those that reduced nothing.
     skipped : int
         Reduced steps that were left out because of NaN or infinities.
     with_gradients : int
         Parameters that had a gradient on this rank in the last reduced step.
     nbytes, wire_nbytes, seconds, hidden_seconds
-        As in `BucketStatistics`, over all buckets and all layouts. Seconds count host arrays alone:
-        work on a device is not measured.
+        As in `BucketStatistics`, summed over all buckets and all layouts. Work on a device is not measured: seconds are
+        those of arrays in host memory.
     calls : int
-        Reductions: one a bucket by ``ready`` and ``wait``, one for all buckets of a dtype by ``sync``.
+        Number of reductions. ``ready`` and ``wait`` make one for each bucket, and ``sync`` one for all buckets of a dtype.
     blocked_seconds : float
-        Time that this rank waited in ``sync``, ``wait`` and ``wait_for`` for reductions, and for ranks that were late.
+        Time during which this rank waited in ``sync``, ``wait`` and ``wait_for``, for reductions and for late ranks.
     memory_bytes : int
-        State that the compressor keeps from step to step on this rank, in bytes.
+        Bytes that the compressor keeps from step to step on this rank.
     buckets : tuple of BucketStatistics
-        Of the present layout. The seconds of ``sync``, which reduces buckets together, are divided by their bytes.
+        The buckets of the present layout. ``sync`` reduces them together: its seconds are divided among them by bytes.
     """
 
     steps: int = 0
@@ -110,23 +110,23 @@ class Statistics:
 
 
 def common(span: Span, others: Sequence[Span]) -> float:
-    """Return for how many seconds a span lies in others, which do not overlap each other."""
+    """Return the seconds that a span has in common with others. These do not overlap each other."""
     begin, end = span
     return sum(max(0.0, min(end, last) - max(begin, first)) for first, last in others)
 
 
 class Record:
-    """Counts of one rank, see `Statistics`; when it waited in the present step; and the log, which rank 0 may write.
+    """The counts of one rank for `Statistics`, its waiting in the present step, and the log, which rank 0 may write.
 
-    A file that cannot be written any more ends the log with a warning, and not the training. A program that ends
-    without `close` leaves a log without an end.
+    If the file cannot be written any more, the log ends with a warning, and the training goes on. If a program ends
+    without `close`, the log has no end.
     """
 
     def __init__(self) -> None:
         self._made = perf_counter()
         self.steps = self.micro_steps = self.skipped = self._with_gradients = 0
         self.waited: list[Span] = []
-        self._totals: Counter[str] = Counter()  # the sums in `Statistics`, and in a `TrainingStep`
+        self._totals: Counter[str] = Counter()  # the sums for `Statistics`
         self._writer: RecordingWriter | None = None
 
     def open_log(self, path: object, comm: "Communicator", settings: Mapping[str, object]) -> None:
@@ -135,7 +135,7 @@ class Record:
         Parameters
         ----------
         path : path-like or None
-            A results file, which may hold runs and recordings; None for no log.
+            A results file, which may already hold runs and recordings. None makes no log.
         comm : Communicator
             Over the ranks that train together.
         settings : mapping of str to object
@@ -167,7 +167,7 @@ class Record:
             weakref.finalize(self, _end, self._writer, "")
 
     def lay_out(self, buckets: Buckets, num_joint_calls: int, changes: Sequence[str]) -> None:
-        """Take note of another layout, whose buckets are counted anew, and of the changes of the model."""
+        """Begin the counts of a new layout's buckets, and write the layout and the changes of the model to the log."""
         self._buckets, self._num_joint_calls = buckets, num_joint_calls
         self._since, self._sent = self.steps, 0
         if self._writer is not None:
@@ -184,7 +184,7 @@ class Record:
             )
 
     def step(self, with_gradients: int, *, skipped: bool) -> None:
-        """Take note of a step whose buckets were reduced, one after the other or together.
+        """Count a reduced step, and write it to the log.
 
         Parameters
         ----------
@@ -198,7 +198,7 @@ class Record:
         if spans:
             seconds = [end - begin for begin, end in spans]
             hidden = [end - begin - common((begin, end), self.waited) for begin, end in spans]
-        else:  # together: they share the time by their bytes
+        else:  # buckets that were reduced together share the time by their bytes
             share = blocked / max(self._buckets.nbytes, 1)
             seconds = [share * reduction.nbytes for reduction in each]
             hidden = [0.0] * len(seconds)
@@ -253,7 +253,7 @@ class Record:
         )
 
     def close(self, error: BaseException | None = None) -> None:
-        """Write all there is to the log, and how the training ended. Idempotent."""
+        """End the log with how the training ended. Idempotent."""
         writer, self._writer, status = self._writer, None, recording.COMPLETED
         if error is not None:
             status = f"failed: {type(error).__name__}: {' '.join(str(error).split())}"
@@ -261,7 +261,7 @@ class Record:
             _end(writer, status)
 
     def discard(self) -> None:
-        """Leave no log: the training does not begin."""
+        """Remove the log: the training does not begin."""
         if self._writer is not None:
             self._writer.discard()
 

@@ -1,6 +1,6 @@
-"""`ShardedOptimizer`: each rank keeps the optimiser's state of its part of the model only.
+"""`ShardedOptimizer`: each rank keeps only the optimiser's state for its part of the model.
 
-A `Shard` is a bucket that the ranks update in equal parts.
+A `Shard` is a bucket of which each rank updates an equal part.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -38,26 +38,25 @@ UpdateRule = Callable[[Array, Array, dict[str, Array], int], object]
 StateOf = Mapping[str, Any] | Callable[[Array], Mapping[str, Array]]
 
 MASTER = "master"
-"""The name of the float32 parameters among the state."""
+"""The name, in the state, of the float32 copy of parameters."""
 
 
 class Shard:
-    """A bucket of parameters and of gradients in registered memory, and this rank's part of both.
+    """A bucket of parameters and the same bucket of gradients, in registered memory, with this rank's part of both.
 
     Parameters
     ----------
     group : RankGroup
         The ranks that share the bucket.
     bucket : Bucket
-        What lies where. Behind it there is padding, so that all ranks have parts of one length, which begin at
-        cache lines.
+        The places of arrays. Padding follows, so that all ranks have parts of one length, which begin at cache lines.
     masters : bool
         Whether narrow parameters are updated in float32.
 
     Attributes
     ----------
     parameters, gradients : FlatMemory
-        All of the bucket. Padding is 0.
+        The whole bucket. Padding is 0.
     values : ndarray, 1-D
         The elements that this rank updates: its part of the parameters, or their float32 masters.
     state : dict of str to ndarray
@@ -83,7 +82,7 @@ class Shard:
         self.state: dict[str, Array] = {}
 
     def begin(self, state: StateOf, settings: ReductionSettings, *, async_op: bool) -> None:
-        """Make the state, from the parameters if it is a callable, and plan the calls of steps. Collective; blocks."""
+        """Make the state, and plan the calls of steps. A callable makes state from the parameters. Collective; blocks."""
         self.take_masters()
         self.state = _state(state, self.values)
         if self._masters and MASTER in self.state:
@@ -109,7 +108,7 @@ class Shard:
             self._parameters[:] = self.values
 
     def _clear_padding(self) -> None:
-        # A rule may make NaN of it, such as 0/0, which must not spread, nor raise warnings for ever.
+        # A rule may make NaN of padding, by 0/0. It must not spread, or cause warnings in all later steps.
         for each in (self.values, self._gradients, *self.state.values()):
             each[self._padding] = 0
 
@@ -144,54 +143,53 @@ Saved = dict[str, Any]
 class ShardedOptimizer:
     """An optimiser whose state is divided among the ranks: stage 1 of ZeRO.
 
-    A step reduces the gradients so that each rank gets an equal part of them, updates this part of the parameters,
-    and collects the updated parts on all ranks. The state, such as the moments of Adam, exists once, not once a rank.
-    It sends the bytes of an all-reduce.
+    In a step, each rank gets an equal part of the reduced gradients, and updates this part of the parameters. Then all
+    ranks collect the updated parts. The state, such as the moments of Adam, exists only once in the whole job. A step
+    sends as many bytes as an all-reduce.
 
-    Making one is collective and blocks: the ranks compare their models and settings. Calls are made by one thread at
-    a time, the same ones on all ranks.
+    Making one is collective and blocks: the ranks compare their models and settings. All ranks make the same calls, by
+    one thread at a time.
 
     Parameters
     ----------
     comm : Communicator
-        Over the ranks that train together.
+        The communicator over the ranks that train together.
     parameters : mapping or iterable of (str, array)
-        The model: arrays in host memory of real floating dtypes, as for `GradientSync`. They are copied.
+        The model, as for `GradientSync`: arrays in host memory, of real floating dtypes. They are copied.
     update : Update or callable
-        `sgd`, `adam`, or a function ``update(parameter, gradient, state, step)`` of flat arrays of one length, which
-        writes the parameter and the arrays in the dict `state`; `step` counts from 1. It must be elementwise, as it
-        is called for parts of the model, one or several in a step. It must be the same on all ranks: they compare
-        names, not code.
+        `sgd`, `adam`, or a function ``update(parameter, gradient, state, step)``. The function gets flat arrays of one
+        length, and writes the parameter and the arrays in the dict `state`. `step` counts from 1. It must be elementwise,
+        because each call has one part of the model. It must be the same on all ranks, which compare names, not code.
     state : mapping of str to dtype, or callable, optional
-        The dtype of each array of state, which begins as zeros; None is the parameters' dtype, or float32 if that is
-        narrower. Or an elementwise function of the flat parameters, which returns the arrays by name. Default is
-        what an `Update` needs, and nothing for other functions.
+        The dtype of each array of state, by name. Arrays begin as zeros. A dtype of None is that of the parameters, or
+        float32 if that is narrower. A callable is an elementwise function of the flat parameters, which returns the arrays
+        by name. The default is the state that an `Update` needs. For other functions, there is none.
     op : {"average", "sum"}
-        How the ranks' gradients are reduced.
+        The reduction of the ranks' gradients.
     initial : {"check", "broadcast", "ignore"}
-        For the values that the parameters begin with, as in `GradientSync`.
+        For the first values of parameters, as in `ReductionSettings`.
     bucket_bytes, min_bucket_bytes : int
         Sizes in bytes, see `ReductionSettings`. While one bucket is updated, others are sent.
     masters : bool
-        Keep this rank's part of float16 and bfloat16 parameters in float32 as well, and update that copy. Gradients
-        and state are then float32 for the update.
+        Whether this rank also keeps a float32 copy of its part of narrow parameters, such as float16, and updates it. Gradients and
+        state are then float32 for the update.
     write_back : bool
-        Whether steps write the results to the arrays in `parameters`. False saves the copy, and keeps no reference
-        to them: train on the views in `ShardedOptimizer.parameters`.
+        Whether steps copy the results to the arrays in `parameters`. False saves this copy, and keeps no reference to the
+        arrays: a program then trains on the views in `ShardedOptimizer.parameters`.
     deterministic : bool
-        Fold the ranks' gradients in rank order, so that the same gradients give the same bits.
+        Whether the ranks' gradients are folded in rank order, so that the same gradients give the same bits.
     timeout : float, optional
-        Deadline of each call in seconds; None is the communicator's.
+        Timeout of each call in seconds. None is the communicator's.
 
     Raises
     ------
     UsageError
-        If an argument does not fit.
+        If an argument is wrong.
     RankMismatch
-        On the other ranks in that case, and on all ranks if their parameters, with their values, or settings differ.
-        The message names them and the ranks. The communicator can still be used.
+        On the other ranks, if one raises an error. On all ranks, if their parameters, first values or settings differ.
+        The message names the differences and the ranks. The communicator can still be used.
     CommunicationError
-        If a rank does not come within the deadline, or is lost.
+        If a rank does not come within the timeout, or is lost.
 
     Notes
     -----
@@ -258,12 +256,12 @@ class ShardedOptimizer:
         if initial == "broadcast":
             self.broadcast_parameters()
         for shard in self._shards:
-            # One bucket needs no background: a call in this thread is quicker.
+            # A single bucket has nothing to overlap with: a call in this thread is quicker.
             shard.begin(state, self._settings, async_op=len(buckets) > 1)
 
     @property
     def parameters(self) -> Mapping[str, Array]:
-        """The parameters by name: views of registered memory, of all of the model. Local.
+        """The parameters of the whole model by name: views of registered memory. Local.
 
         Steps write them. To change a parameter by hand, change it on all ranks and call `broadcast_parameters`.
         """
@@ -273,13 +271,13 @@ class ShardedOptimizer:
     def gradients(self) -> Mapping[str, Array]:
         """The gradients by name: views of registered memory. Local.
 
-        What is written to them needs no copy. After a step, their values are undefined.
+        A gradient that is written to its view needs no copy. After a step, the values are undefined.
         """
         return MappingProxyType(self._gradients)
 
     @property
     def steps(self) -> int:
-        """Number of steps so far, with those before a `load_state`. Local."""
+        """Number of steps so far. It includes the steps of a loaded state. Local."""
         return self._steps
 
     @property
@@ -289,7 +287,7 @@ class ShardedOptimizer:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of state on this rank, float32 masters included. Local."""
+        """Bytes of state on this rank, with float32 masters. Local."""
         return sum(part.nbytes for _, _, part in self._own_state())
 
     def step(self, grads: Mapping[str, Any] | None = None) -> None:
@@ -298,21 +296,21 @@ class ShardedOptimizer:
         Parameters
         ----------
         grads : mapping of str to array, optional
-            This rank's gradients by name, of the shape and dtype of their parameters. None as an array, or no entry,
-            counts as 0. An array that is the one in `gradients` is not copied. None means that all gradients lie in
+            This rank's gradients by name, in the shape and dtype of their parameters. If an entry is None or missing, the
+            gradient counts as 0. The arrays of `gradients` are not copied. Without `grads`, all gradients lie in
             `gradients`.
 
         Raises
         ------
         UsageError, BufferMismatch
-            If a gradient does not fit, or lies in a PyTorch parameter's ``.grad`` and not in `gradients`. Nothing has
-            been sent then, and nothing has changed.
+            If a gradient is of another shape or dtype, or lies in a PyTorch parameter's ``.grad`` and not in `gradients`.
+            Then nothing was sent, and nothing has changed.
         CommunicationError
-            If a call fails or its deadline passes. The communicator has failed then.
+            If a call fails or its timeout passes. The communicator has then failed.
 
         Notes
         -----
-        What `update` raises on a rank is raised there. The other ranks wait for it until their deadline.
+        An error that `update` raises on a rank is raised there. The other ranks wait for this rank until their timeout.
         """
         entered()
         if grads is not None:
@@ -350,7 +348,7 @@ class ShardedOptimizer:
                 np.copyto(view, array, casting="unsafe")
 
     def _own_state(self) -> Iterator[tuple[Bucket, str, Array]]:
-        """Return the parts of the state that are on this rank, with the bucket and the name of each."""
+        """Yield this rank's parts of the state, each with its bucket and its name."""
         for shard in self._shards:
             for what, part in shard.arrays().items():
                 yield shard.parameters.bucket, what, part
@@ -358,15 +356,15 @@ class ShardedOptimizer:
     def broadcast_parameters(self, root: int = 0) -> None:
         """Give all ranks the parameters of `root`. Collective; blocks.
 
-        They are those in the arrays that the class was made with; with ``write_back=False``, those in `parameters`.
-        Float32 masters are made from them anew. Other state stays.
+        They are taken from the arrays that this object was made with, or from `parameters` if ``write_back=False``. Float32
+        masters are made anew from them. Other state stays.
 
         Raises
         ------
         UsageError
             If `root` is not a rank.
         CommunicationError
-            If a call fails or its deadline passes.
+            If a call fails or its timeout passes.
         """
         entered()
         copy_arrays(self._arrays, self._parameters)
@@ -376,27 +374,27 @@ class ShardedOptimizer:
         copy_arrays(self._parameters, self._arrays)
 
     def gather_state(self, root: int | None = None) -> Saved | None:
-        """Return all state, to save it. Collective, with the same root; blocks.
+        """Return the whole state, to save it. Collective, with the same root; blocks.
 
-        It does not depend on the number of ranks. The parameters, which every rank has, are not in it.
+        The result does not depend on the number of ranks. Parameters are not in it, because every rank has them.
 
         Parameters
         ----------
         root : int, optional
-            The only rank that gets it; None is all ranks.
+            The only rank that gets the state. None gives it to all ranks.
 
         Returns
         -------
         dict or None
-            ``"steps"``, an int; and ``"state"``, by parameter and name of the state an array of the parameter's
-            shape, with float32 masters as ``"master"``. None on the other ranks, if there is a root.
+            ``"steps"`` is an int. ``"state"`` has a dict for each parameter: by the names of the state, arrays in the
+            parameter's shape. Float32 masters are named ``"master"``. If there is a root, the others get None.
 
         Raises
         ------
         UsageError
             If `root` is not a rank.
         CommunicationError
-            If a call fails or its deadline passes.
+            If a call fails or its timeout passes.
         """
         entered()
         group = self._group
@@ -411,25 +409,26 @@ class ShardedOptimizer:
         return {"steps": self._steps, "state": state}
 
     def load_state(self, saved: Saved | None, root: int | None = None) -> None:
-        """Take state over that `gather_state` returned, on any number of ranks. Collective; blocks.
+        """Take over a state that `gather_state` returned on any number of ranks. Collective; blocks.
 
-        Restore the parameters first, before the class is made or by `broadcast_parameters`.
+        Restore the parameters first: before this object is made, or by `broadcast_parameters`.
 
         Parameters
         ----------
         saved : dict or None
-            What `gather_state` returned, for the same model and update. Other ranks than the root do not use it.
+            The result of `gather_state` for the same model and update. If there is a root, only that rank uses it.
         root : int, optional
-            The only rank that has it; None is all ranks, and then only the number of steps is compared.
+            The only rank that has the state. None means that all ranks have it. They then compare only the number of
+            steps.
 
         Raises
         ------
         UsageError
-            If it does not fit. The state stays as it was.
+            If the saved state is of another model or update. The present state stays as it was.
         RankMismatch
-            On the other ranks in that case, and on all ranks if roots or steps differ.
+            On the other ranks, if one raises an error. On all ranks, if roots or steps differ.
         CommunicationError
-            If a call fails or its deadline passes.
+            If a call fails or its timeout passes.
         """
         group, rank, size = self._group, self._group.rank, self._group.size
 
@@ -459,7 +458,7 @@ class ShardedOptimizer:
         self._steps = steps
 
     def _checked(self, saved: Saved | None) -> Saved:
-        """Return saved state, if it is of this model and update."""
+        """Return the saved state if it is of this model and update. Else raise UsageError."""
         if not isinstance(saved, Mapping) or not {"steps", "state"} <= set(saved):
             raise UsageError("the saved state is missing; give the result of gather_state()")
         for bucket, what, part in self._own_state():
@@ -489,6 +488,6 @@ def _dtypes(state: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _finish(work: Any) -> None:
-    """Wait for a call, unless it is done already."""
+    """Wait for a call, unless it is done."""
     if not isinstance(work, np.ndarray):
         work.wait()

@@ -1,7 +1,7 @@
 """`GradientSync`: the object that a training loop calls, and the course of a step.
 
-A gradient goes one way: `ready` or `sync` puts it in its bucket, the reducer reduces the bucket, and the end of the step
-checks the results and hands them back.
+`ready` or `sync` puts a gradient in its bucket, the reducer reduces the bucket, and the end of the step checks the results
+and hands them back.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,45 +45,44 @@ _trainings: "WeakSet[GradientSync]" = WeakSet()
 
 
 class GradientSync(Hinting):
-    """Gradients that are reduced over the ranks of a communicator, in buckets, while others are computed.
+    """Reduces gradients over the ranks of a communicator, in buckets, while other gradients are computed.
 
-    Making one is collective and blocks: the ranks compare their models and settings. Calls are made by one thread
-    at a time, the same ones on all ranks. In a step, each rank either calls `sync` or calls `ready` and then `wait`;
-    all ranks must do it in the same way. Between these calls, the communicator must carry nothing else.
+    Making one is collective and blocks: the ranks compare their models and settings. All ranks make the same calls, by
+    one thread at a time. In a step, all ranks call `sync`; or all call `ready` and then `wait`. From the first call of a
+    step to its last, the communicator must carry nothing else.
 
     Parameters
     ----------
     comm : Communicator
-        Over the ranks that train together.
+        The communicator over the ranks that train together.
     parameters : mapping or iterable of (str, array)
-        The model in the order of the forward pass: NumPy arrays or others that share host memory, such as PyTorch
-        CPU tensors; or CuPy arrays. Dtypes are real floats. The arrays are kept for `broadcast_parameters`.
+        The model in the order of the forward pass: NumPy arrays, other arrays that share host memory, such as PyTorch
+        CPU tensors, or CuPy arrays. Dtypes are real floats. `broadcast_parameters` writes to these arrays.
     log : path-like, optional
         A results file, to which rank 0 writes each step and the buckets; see :ref:`recordings
         <recordings>`. `close` ends the log, also at the end of a ``with`` block.
     timeout : float, optional
-        Deadline of each reduction in seconds; None is the communicator's.
+        Timeout of each reduction in seconds. None is the communicator's.
     **settings
         The fields of `ReductionSettings`.
 
     Raises
     ------
     UsageError, ResultsError
-        If an argument does not fit, or the log cannot be written.
+        If an argument is wrong, or the log cannot be written.
     RankMismatch
-        On the other ranks in that case, and on all ranks if their parameters (names, shapes, dtypes, order, values) or
-        settings differ. The message names them and the ranks. The communicator can still be used.
+        On the other ranks, if one raises an error. On all ranks, if their parameters (names, shapes, dtypes, order,
+        values) or settings differ. The message names the differences and the ranks. The communicator can still be used.
     CommunicationError
-        If a rank does not come within the deadline, or is lost.
+        If a rank does not come within the timeout, or is lost.
 
     Notes
     -----
     The method is that of Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training",
     VLDB 13(12): buckets in the order of the backward pass, reduced in one order on all ranks.
 
-    After an error in the midst of a reduction, such as a deadline that passed or an error of a compressor, this object
-    has failed, and every later step raises that error. After any other error a step is as it was before the call,
-    unless the call says otherwise.
+    After an error during a reduction, such as a timeout or an error of a compressor, this object has failed: every later
+    step raises that error. After any other error, a step is as it was before the call, unless the call says otherwise.
     """
 
     _buckets: Buckets
@@ -106,12 +105,12 @@ class GradientSync(Hinting):
         self._choice: BucketChoice | None = None
         self._warm_up: WarmUp | None = None
         self._readiness: Sequence[str] | None = None  # the order of gradients in the first step
-        self._ended: BaseException | None = None  # why no step can follow
+        self._ended: BaseException | None = None  # the error that each later step raises
         self._open = False  # a micro-step has begun
         self._reduced = False  # the gradients are results
         self._suspended = False  # by no_sync
         self._micro_steps = 0  # since the last reduction
-        self._calls = ""  # that reduced the last step
+        self._calls = ""  # the calls that reduced the last step
         _trainings.add(self)
 
         def make() -> Model:
@@ -131,28 +130,29 @@ class GradientSync(Hinting):
     def configure(self, **changes: Unpack[ReductionOptions]) -> None:
         """Change settings between steps. Collective, with the same changes; blocks.
 
-        The gradients get another layout, so take them from `gradients` again. Their values stay. What a compressor
-        keeps begins anew.
+        The gradients get another layout, so take them from `gradients` again. Their values stay. A compressor loses its
+        state.
 
         Raises
         ------
         UsageError
-            If a setting is unknown or does not fit, or a step is under way. The settings stay as they were.
+            If a setting is unknown or wrong, or a step is under way. The settings stay as they were.
         RankMismatch
-            On the other ranks in that case, and on all ranks if the changes differ; the settings stay, too.
+            On the other ranks, if one raises an error. On all ranks, if the changes differ. The settings stay as they
+            were.
         """
         self._change(lambda: self._model.configured(changes))
 
     def accumulate(self, count: int) -> None:
-        """Add up this number of micro-steps before each reduction, by `configure`. Collective; blocks."""
+        """Add up this number of micro-steps before each reduction, as by `configure`. Collective; blocks."""
         self.configure(accumulate=count)
 
     def add(self, name: str, array: Any) -> None:
-        """Add a parameter behind the others. Collective; blocks. As `configure` in all else."""
+        """Add a parameter behind the others. Else this is as `configure`. Collective; blocks."""
         self._change(lambda: self._model.with_parameter(name, array))
 
     def remove(self, name: str) -> None:
-        """Remove a parameter, but not the only one. Collective; blocks. As `configure` in all else."""
+        """Remove a parameter, which must not be the only one. Else this is as `configure`. Collective; blocks."""
         self._change(lambda: self._model.without_parameter(name))
 
     def _change(self, make: Callable[[], Model]) -> None:
@@ -165,14 +165,14 @@ class GradientSync(Hinting):
     def _lay_out(
         self, model: Model, changes: Sequence[str] = (), readiness: Sequence[str] | None = None
     ) -> None:
-        """Take a model, and put its gradients in new buckets. If this raises, all stays. Collective; blocks.
+        """Take a model, and put its gradients in new buckets. If this raises, nothing changes. Collective; blocks.
 
         Parameters
         ----------
         model : Model
             The model on which all ranks agreed.
         changes : sequence of str
-            Changes of the model, for the log.
+            The changes of the model, for the log.
         readiness : sequence of str, optional
             As in `ordered`.
         """
@@ -191,20 +191,20 @@ class GradientSync(Hinting):
         if before is not None:
             buckets.adopt(before)
         warm_up = WarmUp(model, readiness) if settings.adaptive else None
-        # No calls between these, so that an interrupt comes before all or after all.
+        # There are no calls between these lines, so that an interrupt comes before or after all of them.
         self._model, self._buckets, self._reducer = model, buckets, reducer
         self._scale, self._warm_up, self._readiness = scale, warm_up, readiness
         self._record.lay_out(buckets, reducer.num_joint_calls, changes)
 
     def broadcast_parameters(self, root: int = 0) -> None:
-        """Give all ranks the parameters of `root`, in the arrays that the class was made with. Collective; blocks.
+        """Give all ranks the parameters of `root`, in the arrays that this object was made with. Collective; blocks.
 
         Raises
         ------
         UsageError
             If `root` is not a rank, or an array is read-only.
         CommunicationError
-            If a call fails or its deadline passes.
+            If a call fails or its timeout passes.
         """
         entered()
         if root != self._group.rank:
@@ -214,15 +214,15 @@ class GradientSync(Hinting):
     def check_consistency(self) -> None:
         """Compare the parameters of all ranks, and the gradients if they are reduced. Collective; blocks.
 
-        Ranks exchange 8 bytes an array, a hash of its bits, so this can be done every hundred steps or so. Parameters
-        are those in the arrays that the class was made with.
+        Ranks exchange a hash of each array, of 8 bytes. So this can be done about every hundred steps. The parameters are
+        those in the arrays that this object was made with.
 
         Raises
         ------
         UsageError
             If a step is under way.
         RankMismatch
-            On every rank, if an array differs. The message says which, on which ranks, and by how much.
+            On every rank, if an array differs. The message names arrays, ranks, and the largest differences.
         """
         self._check_between()
         self._compare()
@@ -247,28 +247,28 @@ class GradientSync(Hinting):
         Parameters
         ----------
         grads : mapping of str to array, optional
-            Gradients by name, of the shape and dtype of their parameters. None as an array, or no entry, means that
-            this rank has no such gradient. After the reduction, the same arrays have the results. An array that is
-            the one in `gradients` is not copied. None means that all gradients lie in `gradients`.
+            Gradients by name, in the shape and dtype of their parameters. If an entry is None or missing, this rank has no
+            such gradient. After the reduction, the same arrays have the results. The arrays of `gradients` are not copied.
+            Without `grads`, all gradients lie in `gradients`.
         weight : float, optional
             This rank's number of samples, for ``op="weighted"``; see `weigh`.
 
         Returns
         -------
         bool
-            Whether there are results: False within `no_sync`, for the first micro-steps of `accumulate`, and for a
-            step that ``nonfinite="skip"`` leaves out.
+            Whether there are results. It is False within `no_sync`, before the last micro-step of `accumulate`, and for a
+            step that is left out because it is not finite.
 
         Raises
         ------
         UsageError
-            If an argument does not fit, or gradients were marked by `ready` in this step. On every rank, with
-            ``nonfinite="raise"``, if a result is NaN or infinite; and if gradients that lie in `gradients` were not
-            written since the last step (see :ref:`gradients-in-place`). The step is over then.
+            If an argument is wrong, or gradients were marked by `ready` in this step. On every rank, if a result is NaN or
+            infinite with ``nonfinite="raise"``, or if gradients that lie in `gradients` were not written since the last
+            step (see :ref:`gradients-in-place`). The step is then over.
         RankMismatch
-            On every rank, with ``unused="error"``, if a gradient is missing on any. The step is over then.
+            On every rank, if any rank lacks a gradient with ``unused="error"``. The step is then over.
         CommunicationError
-            If the reduction fails or its deadline passes.
+            If the reduction fails or its timeout passes.
         """
         self._check_alive()
         if self._open:
@@ -289,30 +289,30 @@ class GradientSync(Hinting):
         return self._end(self._reducer.reduce_all)
 
     def ready(self, name: str, grad: Any = None) -> None:
-        """Mark a gradient as complete. Starts reductions, in the same order on all ranks; does not block.
+        """Mark a gradient as complete. This may start reductions, in the same order on all ranks. Does not block.
 
-        Buckets are reduced one after the other in another thread, each as soon as its gradients are
-        ready. Of several buckets ready on all ranks, the one that the next forward pass needs first
-        comes first. Until `wait` returns, the bucket's gradients must not be read or written.
+        Another thread reduces buckets one after the other, each as soon as its gradients are ready. If several buckets are
+        ready on all ranks, the one that the next forward pass needs first comes first. Until `wait` returns, the bucket's
+        gradients must not be read or written.
 
-        In the first step, and in the first one after `sync`, the first call blocks: the ranks compare whether all of
-        them call `ready` and `wait`. Where `Communicator.background` is False, reductions begin in `wait`. Where parameters lie on
-        a device, buckets start in the order of their numbers, and buckets on the host are reduced by the caller's thread.
+        In the first step, and in the first step after `sync`, the first call blocks: the ranks compare whether all of them
+        call `ready` and `wait`. If `Communicator.background` is False, reductions begin in `wait`. If parameters lie on a
+        device, buckets start in the order of their numbers, and the caller's thread reduces buckets on the host.
 
         Parameters
         ----------
         name : str
             The parameter's name.
         grad : array, optional
-            Is copied; or added, if there is a gradient of earlier micro-steps. None means that the gradient lies
-            in `gradients` already. A PyTorch parameter's own ``.grad`` gets the result in `wait` as well.
+            The gradient. It is copied, or added to the gradient of earlier micro-steps. If it is None, the gradient
+            already lies in `gradients`. If it is a PyTorch parameter's own ``.grad``, it gets the result in `wait`.
 
         Raises
         ------
         UsageError
-            If the name is unknown, was ready before in this step, or the array does not fit. Nothing changes then.
+            If the name is unknown or was ready before in this step, or the array is wrong. Nothing changes then.
         RankMismatch
-            On every rank, if another rank calls `sync` in a step in which the ranks compare their calls.
+            On every rank, if the ranks compare their calls in this step and another rank calls `sync`.
         """
         if name in self._model.settings.frozen:
             return
@@ -327,10 +327,10 @@ class GradientSync(Hinting):
             self._reducer.ready(name)
 
     def wait(self) -> bool:
-        """End a step: reduce what has not started, and wait for all. Collective; blocks.
+        """End a step: start the remaining reductions, and wait for all. Collective; blocks.
 
-        Gradients that were not marked by `ready` are missing on this rank. Returns and raises what `sync` does;
-        `gradients` has the results.
+        Gradients that were not marked by `ready` are missing on this rank. `gradients` has the results. It returns and
+        raises the same as `sync`.
         """
         self._begin(READY)
         return self._end(self._reducer.finish)
@@ -338,16 +338,16 @@ class GradientSync(Hinting):
     def wait_for(self, name: str) -> Array:
         """Wait until one gradient is reduced, and return it. Blocks; local, if the rank calls `wait` later.
 
-        So an update can begin while other buckets are under way. The buckets that the next forward pass needs first come
-        first. No gradient can become ready after it in this step. `wait` does what ``unused=`` and ``nonfinite=``
-        demand.
+        So its update can begin while other buckets are under way. Buckets are reduced in the order in which the next
+        forward pass needs them. No other gradient can become ready in this step. Checks for ``unused=`` and ``nonfinite=``
+        are left to `wait`.
 
         Raises
         ------
         UsageError
             If the name is unknown or frozen, or this micro-step is not reduced.
         CommunicationError
-            If the reduction has failed or its deadline passes.
+            If the reduction fails or its timeout passes.
         """
         check_known("gradient", name, self._buckets.gradients)
         if not self._reducing:
@@ -360,19 +360,20 @@ class GradientSync(Hinting):
     def weigh(self, samples: float) -> None:
         """Give this rank's weight in the step, before its gradients, for ``op="weighted"``. Collective; blocks.
 
-        The result is the sum of each rank's gradient times its weight, divided by the sum of the weights. With each
-        gradient the mean over the samples of its rank, this is the mean over all samples.
+        The result is the sum of each rank's gradient times its weight, divided by the sum of the weights. If the gradient
+        of each rank is the mean over its samples, this is the mean over all samples.
 
         Parameters
         ----------
         samples : float
-            Of this rank, at least 0. With `accumulate`, of all micro-steps; call it in the last one.
+            The number of samples of this rank, at least 0. With `accumulate`, it is that of all micro-steps, and is given in
+            the last one.
 
         Raises
         ------
         UsageError
-            If the number does not fit, ``op`` is another, or a reduction has started; on every rank, if all
-            weights are 0.
+            If the number is wrong, ``op`` is not ``"weighted"``, or a reduction has started. On every rank, if all weights
+            are 0.
         """
         self._check_alive()
         op = self._model.settings.op
@@ -392,8 +393,8 @@ class GradientSync(Hinting):
     def no_sync(self) -> Iterator[None]:
         """Add gradients up without reducing them, for a ``with`` block around whole micro-steps. Local.
 
-        Within it, `sync` and `wait` reduce nothing. The next reduction after it is of the sum. Nothing is divided
-        by the number of micro-steps. Raises UsageError if a step is under way.
+        Within it, `sync` and `wait` reduce nothing. The next reduction after it reduces the sum. Nothing is divided by the
+        number of micro-steps. Raises UsageError if a step is under way.
         """
         self._check_between()
         before, self._suspended = self._suspended, True
@@ -407,7 +408,7 @@ class GradientSync(Hinting):
         return not self._suspended and self._micro_steps + 1 >= self._model.settings.accumulate
 
     def _begin(self, calls: str) -> None:
-        """Begin a step, if none is under way. If other calls reduced the last one, the ranks compare their calls first."""
+        """Begin a step, if none is under way. If other calls reduced the last step, the ranks first compare their calls."""
         self._check_alive()
         if self._open:
             return
@@ -427,7 +428,7 @@ class GradientSync(Hinting):
 
     @contextmanager
     def _reduction(self) -> Iterator[None]:
-        """Count a wait. No step may follow its error: its progress on the ranks is unknown."""
+        """Count the time as waiting. After an error, no step may follow: the ranks may be in different places."""
         begun = perf_counter()
         try:
             yield
@@ -439,7 +440,7 @@ class GradientSync(Hinting):
             recording.rejoined(begun)
 
     def _end(self, reduce: Callable[[], None]) -> bool:
-        """Reduce, unless more micro-steps are due before, and end the micro-step. Return whether there are results."""
+        """End a micro-step, and reduce if no more micro-steps are due before. Return whether there are results."""
         buckets, record, reducing = self._buckets, self._record, self._reducing
         model, settings, warm_up = self._model, self._model.settings, self._warm_up
         if reducing:
@@ -493,19 +494,19 @@ class GradientSync(Hinting):
 
     @property
     def gradients(self) -> Mapping[str, Array]:
-        """The gradients by name: views of the buckets, of the shape and dtype of their parameters. Local.
+        """The gradients by name: views of the buckets, in the shape and dtype of their parameters. Local.
 
-        Gradients written to them need no copy. They are other arrays after `configure`, `add` and
-        `remove`, and with ``order="ready"`` after the first reduction.
+        A gradient that is written to its view needs no copy. There are new views after `configure`, `add` and `remove`,
+        after the first reduction with ``order="ready"``, and when ``adaptive=`` chooses.
         """
         return self._buckets.views
 
     def buckets(self) -> tuple[Bucket, ...]:
-        """Return the layout, in the order of the reductions. Local. Each prints as a line."""
+        """Return the buckets, in the order of reductions. Local. Each prints as a line."""
         return self._buckets.layout
 
     def has_gradients(self, name: str | None = None) -> bool:
-        """Return whether a gradient is present, of any parameter if `name` is None. Local.
+        """Return whether a gradient is present. Without a name, return whether any is. Local.
 
         Raises UsageError if the name is unknown.
         """
@@ -518,7 +519,7 @@ class GradientSync(Hinting):
         return present[name]
 
     def zero(self) -> None:
-        """Set all gradients to 0 and forget them. Local. Arrays that were given stay.
+        """Set all gradients to 0 and forget them. Arrays that were given do not change. Local.
 
         Raises UsageError if a step is under way.
         """
@@ -526,7 +527,7 @@ class GradientSync(Hinting):
         self._forget()
 
     def _forget(self) -> None:
-        """Set all gradients to 0: none is given, and none is a result."""
+        """Set all gradients to 0. Then none is given, and none is a result."""
         self._buckets.begin()
         self._reduced, self._micro_steps, self._buckets.factor = False, 0, None
         self._buckets.clear()
@@ -534,8 +535,8 @@ class GradientSync(Hinting):
     def clip_by_global_norm(self, limit: float) -> float:
         """Scale the gradients so that their norm over all parameters is at most `limit`. Local.
 
-        Results are equal on all ranks, so that no reduction is needed. The arrays that `sync` was given are scaled
-        as well. This is the rule of Pascanu et al. 2013, "On the difficulty of training recurrent neural networks".
+        No reduction is needed, because gradients are equal on all ranks. The arrays that `sync` was given are scaled as
+        well. This is the rule of Pascanu et al. 2013, "On the difficulty of training recurrent neural networks".
 
         Parameters
         ----------
@@ -545,12 +546,12 @@ class GradientSync(Hinting):
         Returns
         -------
         float
-            The norm before: the square root of the sum of all squares. If it is infinite or NaN, nothing is scaled.
+            The norm before scaling: the square root of the sum of all squares. If it is infinite or NaN, nothing is scaled.
 
         Raises
         ------
         UsageError
-            If the limit does not fit, or the gradients are not reduced.
+            If the limit is not above 0, or the gradients are not reduced.
         """
         if not isinstance(limit, int | float | np.number) or not limit > 0:
             raise UsageError(f"limit is {limit!r}; give a number above 0")
@@ -565,28 +566,29 @@ class GradientSync(Hinting):
 
     @property
     def loss_scale(self) -> float:
-        """The factor of the loss, or of this rank's gradients before they are given. Local.
+        """The factor by which a program multiplies the loss, or the gradients that it gives. Local.
 
-        Results are divided by it. It is 1 without ``loss_scale=``, and changes only at the end of a reduced step, on all
-        ranks alike.
+        Results are divided by it. Without ``loss_scale=``, it is 1. It changes only at the end of a reduced step, in the
+        same way on all ranks.
         """
         return self._scale.value
 
     @property
     def choice(self) -> BucketChoice | None:
-        """The sizes of buckets that ``adaptive=`` chose, with the reason; None before. Local."""
+        """The sizes of buckets that ``adaptive=`` chose, with the reason. None before the choice. Local."""
         return self._choice
 
     def stats(self) -> Statistics:
-        """Return steps, bytes and seconds of this rank so far, also by bucket. Local."""
+        """Return steps, bytes and seconds of this rank so far, in all and for each bucket. Local."""
         return self._record.statistics()
 
     # The end.
 
     def close(self) -> None:
-        """End the log, and the communicators that ``hierarchical=True`` made. Collective then; blocks; idempotent.
+        """End the log, and the communicator that ``hierarchical=True`` made. Idempotent.
 
-        No step can follow. After a failure, only the log is ended. Raises UsageError if a step is under way.
+        With ``hierarchical=True``, it is collective and blocks. No step can follow. After a failure, only the log is ended.
+        Raises UsageError if a step is under way.
         """
         if self._ended is not None:
             self._record.close(self._ended)
@@ -604,11 +606,11 @@ class GradientSync(Hinting):
             self._levels[1].comm.abort()
 
     def __enter__(self) -> Self:
-        """Return itself; `close` is called at the end of the ``with`` block."""
+        """Return this object. At the end of the ``with`` block, `close` is called."""
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Close. After an error, only the log is closed: other ranks may not come."""
+        """Close. After an error, only the log is ended: other ranks may not come."""
         if error is None:
             self.close()
         else:
@@ -617,7 +619,7 @@ class GradientSync(Hinting):
 
 @after_fork
 def _end_all() -> None:
-    """End the trainings of a forked child: the worker of its parent may hold their locks, and uses their memory."""
+    """End the trainings in a forked child: the parent's worker may hold their locks, and uses their memory."""
     for each in _trainings:
         each._ended = CommunicatorAborted(  # noqa: SLF001 (of this module)
             "this training belongs to the process that this one was forked from; "

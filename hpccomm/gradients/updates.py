@@ -1,4 +1,4 @@
-"""Update rules of optimisers, element by element, for `ShardedOptimizer` and `LocalSteps`."""
+"""Elementwise update rules of optimisers, for `ShardedOptimizer` and `LocalSteps`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from hpccomm.gradients.parameters import Array, passes
 from hpccomm.settings import check_bool, check_number
 
 Rate = float | Callable[[int], float]
-"""A learning rate, or a function from the number of the step, from 1, to one."""
+"""A learning rate, or a function that returns it for the number of a step, from 1."""
 
 PASS = 1 << 15
 """Elements that are updated at once, so that temporary arrays stay in the cache."""
@@ -21,14 +21,14 @@ PASS = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An update with the state that it needs. Is called with flat arrays; see `ShardedOptimizer`.
+    """An update rule with the state that it needs. It is called with flat arrays; see `ShardedOptimizer`.
 
     Attributes
     ----------
     name : str
-        With its settings. Ranks compare it.
+        The name of the rule with its settings. Ranks compare it.
     state : mapping of str to None
-        Names of its arrays of state, which begin as zeros: float32 for narrow parameters, else of their dtype.
+        Names of its arrays of state, which begin as zeros. They are float32 for narrow parameters, else of their dtype.
     rule : callable
         ``rule(parameter, gradient, *state, step)`` writes the parameter and the state.
     """
@@ -55,7 +55,7 @@ class Update:
         narrow = is_narrow(parameter.dtype)
         for part in passes(parameter.size, PASS):
             p, g, *rest = (each[part] for each in arrays)
-            if narrow:  # what is added, such as eps, may be 0 in it
+            if narrow:  # a small term, such as eps, may be 0 in it
                 wide = p.astype(FLOAT32)
                 self.rule(wide, g.astype(FLOAT32), *rest, step)
                 p[:] = wide
@@ -68,18 +68,18 @@ def sgd(
 ) -> Update:
     """Return stochastic gradient descent. Local.
 
-    With the gradient g (plus `weight_decay` times the parameter), the velocity is ``v = momentum * v + g``, and the
-    parameter loses ``lr * v``; with `nesterov`, ``lr * (g + momentum * v)``. This is the form of Sutskever et al.
-    2013, "On the importance of initialization and momentum in deep learning", that PyTorch uses.
+    Let g be the gradient plus `weight_decay` times the parameter. The velocity becomes ``v = momentum * v + g``, and
+    ``lr * v`` is subtracted from the parameter. With `nesterov`, it is ``lr * (g + momentum * v)``. PyTorch uses the same
+    form of Sutskever et al. 2013, "On the importance of initialization and momentum in deep learning".
 
     Parameters
     ----------
     lr : float or callable
-        The learning rate, or a function of the number of the step, from 1.
+        The learning rate, or a function that returns it for the number of a step, from 1.
     momentum : float
-        At least 0 and below 1. With 0 there is no state; else it is ``"velocity"``.
+        At least 0 and below 1. If it is 0, there is no state. Else the state is ``"velocity"``.
     nesterov : bool
-        Look ahead along the velocity. Needs a momentum.
+        Whether to look ahead along the velocity. Needs a momentum above 0.
     weight_decay : float
         At least 0.
 
@@ -119,18 +119,18 @@ def adam(
 ) -> Update:
     """Return Adam, or AdamW if there is a weight decay. Local.
 
-    Kingma and Ba 2015, "Adam: A Method for Stochastic Optimization", algorithm 1. The weight decay is that of
-    Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization": the parameter loses ``lr * weight_decay``
-    of itself before the step, and the moments do not see it. The state is ``"m"`` and ``"v"``.
+    This is algorithm 1 of Kingma and Ba 2015, "Adam: A Method for Stochastic Optimization". The weight decay is that of
+    Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization": before the step, the parameter is multiplied by
+    ``1 - lr * weight_decay``, and the moments do not see it. The state is ``"m"`` and ``"v"``.
 
     Parameters
     ----------
     lr : float or callable
-        The learning rate, or a function of the number of the step, from 1.
+        The learning rate, or a function that returns it for the number of a step, from 1.
     betas : (float, float)
-        Decay of the first and the second moment, at least 0 and below 1.
+        Decay rates of the first and the second moment, at least 0 and below 1.
     eps : float
-        Is added to the root of the second moment; above 0.
+        Added to the root of the second moment. Above 0.
     weight_decay : float
         At least 0.
 
@@ -154,7 +154,7 @@ def adam(
         v += (1 - second) * (g * g)
         if weight_decay:
             p *= 1 - rate * weight_decay
-        # sqrt(v / (1 - second**t)) with the division taken out of the root
+        # This is sqrt(v / (1 - second**t)), with the division outside of the root.
         root = np.sqrt(v)
         root *= 1 / sqrt(1 - second**step)
         root += eps
@@ -170,7 +170,7 @@ def name_of(function: object) -> str:
 
 
 def _rate(lr: Rate) -> tuple[Callable[[int], float], str]:
-    """Return a learning rate as a function, and its name for other ranks."""
+    """Return a learning rate as a function, and the name by which ranks compare it."""
     if callable(lr):
         return lr, name_of(lr)
     rate = _at_least_0("lr", lr)
