@@ -171,8 +171,8 @@ class ShardedOptimizer:
     bucket_bytes, min_bucket_bytes : int
         Sizes in bytes, see `ReductionSettings`. While one bucket is updated, others are sent.
     masters : bool
-        Whether this rank also keeps a float32 copy of its part of narrow parameters, such as float16, and updates it. Gradients and
-        state are then float32 for the update.
+        Whether this rank also keeps a float32 copy of its part of narrow parameters, such as float16, and updates this
+        copy. Gradients and state are then float32 for the update.
     write_back : bool
         Whether steps copy the results to the arrays in `parameters`. False saves this copy, and keeps no reference to the
         arrays: a program then trains on the views in `ShardedOptimizer.parameters`.

@@ -1,14 +1,14 @@
 """Measurements on disk and on the screen: the HDF5 file, nccl-tests' table and JSON, CSV.
 
 - `schema` and `recording` describe the columns; `facts` are about a run.
-- `writer` and `recording_file` write, and `reader` reads: by `files`, `lines` (bytes with checksums), `blocks` (of recorded
-  calls), `layout` (in HDF5) and `store` (files and sections that are being written).
+- `writer` and `recording_file` write, and `reader` reads. All use `files`, `lines` (bytes with checksums), `blocks` (of
+  recorded calls), `layout` (in HDF5) and `store` (files and sections that are being written).
 - `archive` finds runs in many files. `comparison` compares two sets of them.
 - `table`, `exports`, `pairs` and `recording_text` print. `timings` has the statistics.
 - `expectations` compares rows with what links allow, and with expected rates.
 
-Public are `read`, `read_recordings`, `examine` and the classes of what they return. The names are loaded on
-first use: h5py comes with them.
+The public names are `read`, `read_recordings`, `examine`, and the classes of their results. They are loaded on first use,
+because they load h5py.
 """
 
 from importlib import import_module

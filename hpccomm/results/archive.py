@@ -1,6 +1,6 @@
 """Finds runs and recordings in many files and folders, by case, date and host, and lists them.
 
-`hpccomm show --list`, ``plot``, ``report`` and ``compare`` search by it.
+`hpccomm show --list`, ``plot``, ``report`` and ``compare`` use it.
 """
 
 import fnmatch
@@ -28,18 +28,18 @@ JSON_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Which runs and recordings are looked for.
+    """The conditions of a search for runs and recordings.
 
     Attributes
     ----------
     collective : str or None
     size : int or None
     dtype : str or None
-        Figures of rows; a run without such a row is not found, and no recording is.
+        Conditions on rows. With one of them, only runs with such a row are found, and no recordings.
     since, until : datetime or None
-        When it started, with a time zone; `until` is not included.
+        The earliest start, and the end of the time for starts, which is not included. Both have a time zone.
     host : str or None
-        A pattern, as of a shell, that the name of a host has.
+        A pattern, as in a shell, that the name of a host must match.
     """
 
     collective: str | None = None
@@ -51,11 +51,11 @@ class Query:
 
     @property
     def of_rows(self) -> bool:
-        """Whether rows are looked for, and not only runs."""
+        """Whether the search is for rows, and not only for runs."""
         return self.collective is not None
 
     def has_row(self, row: Row) -> bool:
-        """Whether a row is looked for."""
+        """Whether a row meets the conditions on rows."""
         return (
             self.collective in (None, row.collective)
             and self.size in (None, row.bytes)
@@ -63,7 +63,7 @@ class Query:
         )
 
     def has(self, started: datetime, hosts: Iterable[str]) -> bool:
-        """Whether a run or recording that started then, on these hosts, is looked for."""
+        """Whether a run or recording that started at this time on these hosts meets the other conditions."""
         return (
             (self.since is None or started >= self.since)
             and (self.until is None or started < self.until)
@@ -79,7 +79,7 @@ class SearchHit(NamedTuple):
     run : Run
         The run.
     part : Run
-        The same with the rows that were looked for; all, if only runs were.
+        The same run with the rows that meet the conditions. It has all rows if there are no conditions on rows.
     """
 
     run: Run
@@ -92,15 +92,15 @@ class SearchResult(NamedTuple):
     Attributes
     ----------
     found : list of SearchHit
-        Runs, by the time at which they started.
+        Runs, in the order of their starts.
     recordings : list of Recording
-        Recordings, by the time at which they started.
+        Recordings, in the order of their starts.
     damage : list of str
-        Unreadable parts, with the name of the file.
+        Unreadable parts, each with the name of its file.
     files : int
-        Results files that were read.
+        Number of results files that were read.
     others : int
-        Other files in the folders.
+        Number of other files in the folders.
     """
 
     found: list[SearchHit]
@@ -117,7 +117,7 @@ def search(
     *,
     recordings: bool = False,
 ) -> SearchResult:
-    """Search results files, and folders of them with all that is below.
+    """Search results files, and folders with all their subfolders.
 
     Parameters
     ----------
@@ -133,8 +133,7 @@ def search(
     Raises
     ------
     ResultsError
-        If a named path does not exist, or is not a results file. Damage of a file in a folder is
-        part of the result.
+        If a named path does not exist, or is not a results file. If a file in a folder is damaged, the result says so.
     """
     hits: list[SearchHit] = []
     recorded: list[Recording] = []
@@ -168,10 +167,10 @@ def search(
 def each_examined(
     paths: Sequence[Path], *, recordings: bool = False
 ) -> Iterator[tuple[Path, bool, Examined | ResultsError]]:
-    """Read each file of files and folders; yield its name, whether it was named itself, and its contents.
+    """Read all files of files and folders. Yield each path, whether it was named itself, and its contents.
 
-    For an unreadable file of a folder, it yields the error. With `recordings`, the parts beside a named
-    file are read too: a program that was killed may have left only these.
+    If a file in a folder is unreadable, it yields the error. With `recordings`, it also reads the parts beside a named
+    file: a program that was killed may have left only these.
     """
     for path in paths:
         named = not path.is_dir()
@@ -186,7 +185,7 @@ def each_examined(
 
 
 def listing(searched: SearchResult, query: Query) -> str:
-    """Return a line for each run, with its rows below if rows were looked for, and a line for each recording."""
+    """Return a line for each run and each recording. After a search for rows, each run has its rows below."""
     lines = []
     for run, part in searched.found:
         info = run.info
@@ -241,7 +240,7 @@ def _figures(row: Row, timing: Timing) -> str:
 
 
 def as_json(searched: SearchResult) -> str:
-    """Return the result as JSON; docs/reference/results.rst describes it."""
+    """Return the result as JSON. The document is described in docs/reference/results.rst."""
     document = {
         "version": JSON_VERSION,
         "files": searched.files,
@@ -315,7 +314,7 @@ def verify(path: Path, progress: Steps | None = None) -> tuple[list[str], bool]:
     Returns
     -------
     tuple of list of str and bool
-        A line for each run and recording, and whether all is as it was stored.
+        A line for each run and recording, and whether everything is as it was stored.
 
     Raises
     ------

@@ -1,12 +1,17 @@
 """Blocks of recorded calls: thousands of calls of one rank, packed column by column; and the columns of all ranks.
 
-A block begins with three numbers of each of `CALL_COLUMNS`: its first value, the bytes of a number, and the bytes that it
-takes. The columns follow, each as a stream of zlib. What is stored of a call are small numbers: the difference to the call
-before; of ``end``, to its begin; of ``asked``, one more than that, or 0 if it is 0; of ``waited``, one more, or 0 if that is
-the whole call. Of all numbers of a column, the lowest bytes come first, then the next ones: the upper ones are mostly equal.
+A block begins with three numbers for each of `CALL_COLUMNS`: the first value, the bytes of one number, and the bytes of the
+whole column. The columns follow, each as a stream of zlib. The stored numbers are small:
 
-A rank packs its calls once, as they end: with times of its own clock, and its own numbers of signatures. Joined recordings
-have copies of these blocks, with the readings of its clock and the common numbers of its signatures.
+- ``end`` is stored as the time since the call's begin.
+- ``asked`` is stored as the time since the call's begin plus 1, or 0 if it is 0.
+- ``waited`` is stored as itself plus 1, or 0 if it is the whole call.
+- All others are stored as the difference to the call before.
+
+A column has the lowest bytes of all its numbers first, then their next bytes, and so on: the upper bytes are mostly equal.
+
+A rank packs its calls once, when they end. They have times of its own clock, and its own numbers of signatures. Joined
+recordings have copies of these blocks, with the readings of the rank's clock and the common numbers of its signatures.
 """
 
 import os
@@ -24,14 +29,14 @@ from hpccomm.results.lines import StoredLines
 from hpccomm.results.recording import BLOCKS, CALL_COLUMNS, Calls
 
 CALLS = 1 << 14
-"""Calls of a block. A damaged one loses all of them."""
+"""Number of calls in a block. If a block is damaged, all its calls are lost."""
 
 (PACKED,) = BLOCKS.beside
 
 _LEVEL = 1
 
 _WORKERS = min(8, os.cpu_count() or 1)
-"""Threads that unpack at the same time: zlib leaves the interpreter to others."""
+"""Number of threads that unpack. They run at the same time, since zlib releases the interpreter."""
 
 _HEAD = 3 * 8 * len(CALL_COLUMNS)
 
@@ -42,11 +47,11 @@ _WITHIN_CALL = {"end", "asked", "waited"}
 
 
 _SHARED = {"begin", "end"}
-"""Columns that others are made of."""
+"""Columns from which others are computed."""
 
 
 def pack(calls: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
-    """Return the bytes of a block: columns of at least one call, by the names of `CALL_COLUMNS`."""
+    """Return the bytes of a block, from columns by the names of `CALL_COLUMNS`. There is at least one call."""
     head = np.zeros((len(_KINDS), 3), "<i8")
     given = {name: np.asarray(calls[name]).astype(np.int64) for name in _KINDS}
     seconds = given["end"] - given["begin"]
@@ -71,7 +76,7 @@ def pack(calls: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
 
 
 def heads(table: StoredLines) -> dict[int, dict[int, NDArray[np.int64]]]:
-    """Return the head of each whole block of each rank, by the index of its line. Damaged ones are added to the table's damage."""
+    """Return the heads of each rank's whole blocks, by the index of the line. Damaged blocks go to the table's damage."""
     ranks = table.lines["rank"].tolist()
     found: dict[int, dict[int, NDArray[np.int64]]] = {}
     for index, packed in table.parts(PACKED.name):
@@ -91,12 +96,13 @@ class RankCalls:
     heads : mapping of int to ndarray
         The head of each of the rank's blocks, by the index of its line.
     clock : sequence of (int, int, int)
-        Each reading of its clock, how much it is ahead of the common clock, and a bound of the error, in ns. Without
-        readings, its times are those of the common clock.
+        For each reading of its clock: the reading, how far it is ahead of the common clock, and a bound of the error, in
+        ns. Without readings, its times are those of the common clock.
     numbers : sequence of int or None
-        The common number of each of its signatures. None: its numbers are the common ones.
+        The common number of each of its signatures. If it is None, the rank's numbers are the common ones.
     unpacked : dict of str to ndarray
-        The stored numbers of columns that are kept: all after `read`, else those that other columns are made of.
+        The stored numbers of columns that are kept. After `read`, these are all columns. Before, they are the columns from
+        which others are computed.
     """
 
     table: StoredLines
@@ -117,24 +123,24 @@ class RankCalls:
             yield int(self.table.lines["calls"][index]), packed
 
     def read(self) -> None:
-        """Unpack all columns now, and close the file: a program may replace it, and a process may open some thousand files."""
+        """Unpack all columns now, and close the file. A program may then replace it, and many files can be read."""
         with ThreadPoolExecutor(_WORKERS) as pool:
             self.unpacked.update(zip(_KINDS, pool.map(self._stored, _KINDS), strict=True))
         self.table.close()
 
     @cached_property
     def _order(self) -> NDArray[np.intp] | slice:
-        """The places of the calls in the order of their begins."""
+        """The places of calls in the order in which they began."""
         begin = self._stored("begin")
         ordered = np.all(begin[1:] >= begin[:-1])
         return slice(None) if ordered else np.argsort(begin, kind="stable")
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return a column, in the order of their begins."""
+        """Return a column, in the order in which calls began."""
         return self._common(name).astype(_KINDS[name], copy=False)[self._order]
 
     def _stored(self, name: str) -> NDArray[np.int64]:
-        """Return the stored numbers of a column. Differences to the call before are summed up.
+        """Return the numbers of a column, with differences to the call before already summed up.
 
         Raises
         ------
@@ -178,7 +184,7 @@ class RankCalls:
         return stored
 
     def _shown(self, times: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return times by the common clock: between its readings, clocks run evenly."""
+        """Return times by the common clock. Between two readings, the difference of the clocks is linear."""
         if not self.clock:
             return times
         local, ahead, _ = np.array(self.clock, np.int64).T
@@ -189,12 +195,12 @@ class RankCalls:
 
 
 class StoredColumns(Mapping[str, NDArray[Any]]):
-    """The columns of the calls of all ranks, each made when it is first asked for.
+    """The columns of the calls of all ranks. Each is made on first use.
 
     Attributes
     ----------
     ranks : dict of int to RankCalls
-        The calls of each rank that has some.
+        The calls of each rank that has any.
     """
 
     def __init__(self, ranks: Mapping[int, RankCalls]) -> None:
@@ -202,7 +208,7 @@ class StoredColumns(Mapping[str, NDArray[Any]]):
         self._columns: dict[str, NDArray[Any]] = {}
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return a column; raise a `ResultsError` if the file cannot be read any more."""
+        """Return a column. Raise a `ResultsError` if the file cannot be read any more."""
         if name not in self._columns:
             with ThreadPoolExecutor(_WORKERS) as pool:
                 each = pool.map(lambda one: one.column(name), self.ranks.values())
@@ -218,7 +224,7 @@ class StoredColumns(Mapping[str, NDArray[Any]]):
         return len(_KINDS)
 
     def read(self) -> None:
-        """Make all columns now, and keep no other copy of them."""
+        """Make all columns now, and keep no other copy of their numbers."""
         for name in self:
             _ = self[name]
         for each in self.ranks.values():
@@ -226,6 +232,6 @@ class StoredColumns(Mapping[str, NDArray[Any]]):
 
 
 def of_ranks(ranks: int, each: Mapping[int, RankCalls]) -> Calls:
-    """Return the calls of all ranks, from those of each rank that has some."""
+    """Return the calls of all ranks, from the calls of each rank that has any."""
     counts = [each[rank].count if rank in each else 0 for rank in range(ranks)]
     return Calls(np.cumsum([0, *counts]), StoredColumns(each))

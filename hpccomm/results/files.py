@@ -1,10 +1,10 @@
-"""Opens files: any that users name, with care; results files by HDF5; and their JSON records with checksums.
+"""Opens the files that users name, opens results files by HDF5, and stores JSON records with checksums.
 
-Only regular files are opened: a FIFO would wait for a writer, a device may do anything, and a directory fails only when it
-is read. A file is opened without waiting, and its kind is checked before its first byte is read. Errors of the operating
-system become errors with advice. All of hpccomm opens the files that users name by this module.
+All of hpccomm opens the files that users name by this module. It opens only regular files: a FIFO would wait for a writer, a
+device may do anything, and a directory fails only when it is read. It opens a file without waiting, and checks its kind
+before it reads the first byte. Errors of the operating system become errors with advice.
 
-HDF5 checks its own structures: a results file is written in the form in which all of them carry checksums. hpccomm reads
+A results file is written in the form in which all structures of HDF5 have checksums, which HDF5 checks. hpccomm reads
 nothing from structures without a checksum, such as the heap of strings of variable length. So a damaged file gives an
 error, not a crash in HDF5. Tuning tables are stored in the same form.
 """
@@ -29,7 +29,7 @@ import numpy as np
 from hpccomm.errors import ResultsError, SchemaMismatch
 
 MOST_TEXT = 16 << 20
-"""Bytes of the largest text that is read, unless its reader says otherwise."""
+"""The most bytes of a text that is read, unless a caller gives another limit."""
 
 _KINDS = (
     (stat.S_ISDIR, "a directory"),
@@ -41,7 +41,7 @@ _KINDS = (
 
 
 class NotRegular(OSError):
-    """The path is not a regular file, or too large; `strerror` says which."""
+    """The path is not a regular file, or the file is too large. `strerror` says which."""
 
 
 def check_regular(mode: int) -> None:
@@ -52,16 +52,16 @@ def check_regular(mode: int) -> None:
 
 
 def check_output(path: Path) -> None:
-    """Raise `NotRegular` if something else than a regular file stands where one is to be written."""
+    """Raise `NotRegular` if the path of a file to write names something else than a regular file."""
     try:
         mode = path.stat().st_mode
     except OSError:
-        return  # not there, or opening it says why not
+        return  # it is missing, or opening it raises a better error
     check_regular(mode)
 
 
 def open_regular(path: str | os.PathLike[str], access: int = os.O_RDONLY) -> FileIO:
-    """Open a file for reading, or with ``os.O_RDWR`` for writing too, without waiting.
+    """Open a file without waiting: for reading, or with ``os.O_RDWR`` also for writing.
 
     Raises
     ------
@@ -86,20 +86,20 @@ def open_regular(path: str | os.PathLike[str], access: int = os.O_RDONLY) -> Fil
 
 
 def as_utf8(text: str) -> str:
-    """Return a text that UTF-8 can hold: other bytes of a path or a variable are escaped."""
+    """Return a text that can be encoded in UTF-8. Other bytes of a path or a variable are escaped."""
     try:
         return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
-    except UnicodeEncodeError:  # half a surrogate pair, which no bytes mean
+    except UnicodeEncodeError:  # half a surrogate pair, which stands for no bytes
         return text.encode(errors="backslashreplace").decode()
 
 
 def read_text(path: str | os.PathLike[str], most: int = MOST_TEXT) -> str:
-    """Return a text in UTF-8 of at most a number of bytes.
+    """Return the text of a file in UTF-8, which must not have more than `most` bytes.
 
     Raises
     ------
     NotRegular
-        If it is not a regular file, or larger.
+        If it is not a regular file, or too large.
     OSError
         If it cannot be read.
     UnicodeDecodeError
@@ -144,7 +144,7 @@ def damaged(path: Path, why: object, remedy: str = "choose another path") -> Dam
 
 
 def no_folder(file: Path) -> str:
-    """Return why a file cannot be made in its folder, with the remedy; empty if the folder is there."""
+    """Return why a file cannot be made in its folder, and the remedy. It is empty if the folder exists."""
     folder = file.parent
     if folder.is_dir():
         return ""
@@ -154,7 +154,7 @@ def no_folder(file: Path) -> str:
 
 @contextlib.contextmanager
 def os_errors_as(path: Path, doing: str) -> Iterator[None]:
-    """Turn errors of the operating system into a `ResultsError` with path and remedy."""
+    """Turn errors of the operating system into a `ResultsError` with the path and a remedy."""
     try:
         yield
     except OSError as error:
@@ -171,18 +171,18 @@ FORMAT = "hpccomm results"
 """Value of the root attribute ``format``, which identifies a results file among HDF5 files."""
 
 SCHEMA_VERSION = 1
-"""Value of ``schema_version``: incremented when older readers would misread the file."""
+"""Value of ``schema_version``. It is incremented if older readers would misread the file."""
 
 RUNS = "runs"
-"""The group that holds one group a run."""
+"""The group that has one group for each run."""
 
 FACTS = "facts"
-"""The dataset with the JSON record of a run or a recording, and its attribute with the checksum."""
+"""The dataset with the JSON record of a run or a recording. Its attribute `CHECKSUM` has the checksum."""
 
 CHECKSUM = "crc32"
 
 DIFFERS = "stored checksum differs: not shown"
-"""The words of messages on damage."""
+"""The words of messages about damage."""
 
 HDF5_ERRORS = (
     AttributeError,
@@ -199,13 +199,13 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 """The first bytes of an HDF5 file."""
 
 HEAD = 1 << 16
-"""Bytes that hold the root of a results file, which is written first."""
+"""Number of bytes at the beginning of a results file that contain its root. The root is written first."""
 
 
 def why(error: Exception) -> str:
-    """Return what one of `HDF5_ERRORS` says about a damaged file, without the words that h5py puts around it.
+    """Return the text of one of `HDF5_ERRORS` about a damaged file, without the words that h5py adds.
 
-    An error of the operating system says nothing about the file's content, and is raised.
+    An error of the operating system is raised again: it says nothing about the file's content.
     """
     # A damaged file may point to an impossible place.
     if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
@@ -215,18 +215,18 @@ def why(error: Exception) -> str:
 
 
 def checksum(data: bytes | memoryview, *place: object) -> int:
-    """Return the CRC-32 of bytes after the words of their place, joined by spaces.
+    """Return the CRC-32 of the words of a place, joined by spaces, and of the bytes in it.
 
-    So bytes that lie in the place of others are found damaged too.
+    So bytes in the place of others count as damaged, too.
     """
     return crc32(data, crc32(" ".join(map(str, place)).encode()))
 
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[tuple[Any, int]]:
-    """Open a results file for reading, after checks that it is one.
+    """Open a results file for reading. Check first that it is one.
 
-    A file that is being written can be read as well.
+    A file can be read while it is being written.
 
     Yields
     ------
@@ -238,11 +238,11 @@ def opened(path: Path) -> Iterator[tuple[Any, int]]:
     Raises
     ------
     ResultsError
-        If the file cannot be opened; a ``DamagedFile`` if HDF5 cannot read it.
+        If the file cannot be opened. It is a ``DamagedFile`` if HDF5 cannot read the file.
     SchemaMismatch
-        If it is of another schema version; a ``ForeignFile`` if it is not HDF5 or another program's.
+        If the file has another schema version. It is a ``ForeignFile`` if the file is not HDF5, or another program's.
     """
-    import h5py  # takes long, and a job without results files or tuning files does not need it
+    import h5py  # it takes long, and jobs without results files or tuning files do not need it
 
     with contextlib.ExitStack() as stack:
         with os_errors_as(path, "read"):
@@ -253,8 +253,8 @@ def opened(path: Path) -> Iterator[tuple[Any, int]]:
                 raise damaged(path, "it does not begin as HDF5 does", "restore it from a copy")
             raise ForeignFile(f"{path} is not an HDF5 file; name a results file of hpccomm")
         try:
-            # As a file of Python's: HDF5 refuses one that the program has open already, or that a
-            # writer has locked. Lines that a writer has counted are whole.
+            # HDF5 gets a file of Python's: it would refuse a path that the program has open already, or that
+            # a writer has locked. Lines that a writer has counted are whole.
             hdf5 = stack.enter_context(h5py.File(file, "r"))
             format_, version = (hdf5.attrs.get(name) for name in ("format", "schema_version"))
             ours = np.ndim(format_) == 0 and format_ == FORMAT.encode()
@@ -279,7 +279,7 @@ def opened(path: Path) -> Iterator[tuple[Any, int]]:
 
 
 def names(parent: Any, prefix: str) -> list[str]:
-    """Return the names of the runs or recordings in a group, oldest first: prefix and number."""
+    """Return the names of the runs or recordings in a group, oldest first. A name is a prefix and a number."""
     numbered = re.compile(rf"{prefix}\d+")
     names = [name for name in parent if numbered.fullmatch(name)]
     return sorted(names, key=lambda name: int(name[len(prefix) :]))
@@ -299,7 +299,7 @@ def read_record(group: Any) -> Any:
     Raises
     ------
     ValueError, or another of `HDF5_ERRORS`
-        If it is damaged or is not there.
+        If it is damaged or missing.
     """
     stored = group[FACTS]
     text = bytes(stored[()])
@@ -309,7 +309,7 @@ def read_record(group: Any) -> Any:
 
 
 def as_json(value: Any) -> Any:
-    """Return a fact as JSON; a dataclass becomes an object of its fields."""
+    """Return a fact as JSON. A dataclass becomes an object with its fields."""
     match value:
         case str():
             return as_utf8(value)
@@ -325,7 +325,7 @@ def as_json(value: Any) -> Any:
 
 
 def of_json(kind: Any, value: Any) -> Any:
-    """Return the fact of a type from the JSON that `as_json` has made of it. A missing field has its default.
+    """Return a fact of a type from the JSON that `as_json` has returned. A missing field gets its default.
 
     Raises
     ------
@@ -344,5 +344,5 @@ def of_json(kind: Any, value: Any) -> Any:
 
 @functools.cache
 def _hints(kind: Any) -> dict[str, Any]:
-    """Return the types of a dataclass's fields; nothing for another type."""
+    """Return the types of a dataclass's fields. For any other type, there are none."""
     return get_type_hints(kind) if dataclasses.is_dataclass(kind) else {}

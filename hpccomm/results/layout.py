@@ -1,7 +1,7 @@
 """Runs and recordings as HDF5 groups: tables and arrays with capacity for more lines.
 
-Tables and arrays are contiguous and have their bytes from the start. So a line is added by plain writes that touch nothing
-else.
+Tables and arrays are contiguous, and all their bytes are allocated at the start. So plain writes can add a line, and touch
+nothing else.
 """
 
 import math
@@ -21,11 +21,11 @@ STATE = "state"
 KINDS = (RUN, RECORDING)
 
 _BLOCK = 1 << 20
-"""Bytes that are copied at once: other threads go on between two of them."""
+"""Number of bytes that are copied at once. Other threads can run between two such copies."""
 
 
 def types(kind: SectionKind) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-    """Return type and shape of an entry of each table and array; `RANKS` stands for their number."""
+    """Return the type and shape of an entry of each table and array. `RANKS` stands for the number of ranks."""
     parts: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
     for form in kind.forms:
         parts[form.name] = lines.line_type(form), ()
@@ -49,7 +49,7 @@ def nbytes(kind: SectionKind, capacity: Mapping[str, int], ranks: int) -> int:
 def lay_out(
     group: h5py.Group, kind: SectionKind, capacity: Mapping[str, int], ranks: int
 ) -> dict[str, DataPlace]:
-    """Create the tables, arrays and the state of a run or recording; return where they lie."""
+    """Create the tables, arrays and the state of a run or recording. Return their places."""
     creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     creation.set_layout(h5py.h5d.CONTIGUOUS)
     creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -64,7 +64,7 @@ def lay_out(
 
 
 def _with_text(form: np.dtype[Any]) -> np.dtype[Any]:
-    """Return a type whose texts HDF5 knows to be UTF-8."""
+    """Return the type with its texts marked for HDF5 as UTF-8."""
     if form.names is None:
         return form
     texts = {
@@ -76,12 +76,12 @@ def _with_text(form: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def places(group: h5py.Group, kind: SectionKind) -> dict[str, DataPlace]:
-    """Return where the tables, arrays and the state of a run or recording lie.
+    """Return the places of the tables, arrays and the state of a run or recording.
 
     Raises
     ------
     KeyError, ValueError, AttributeError
-        If one is not there, or something else is. See `hpccomm.results.files.HDF5_ERRORS`.
+        If one is missing, or another object has its name. See `hpccomm.results.files.HDF5_ERRORS`.
     """
     tables = {}
     expected = {**types(kind), STATE: (lines.state_type(kind), None)}
@@ -97,7 +97,7 @@ def places(group: h5py.Group, kind: SectionKind) -> dict[str, DataPlace]:
 
 
 def used(group: h5py.Group, kind: SectionKind) -> dict[str, int]:
-    """Return how many entries of each table and array are written."""
+    """Return the number of written entries of each table and array."""
     arrays = {}
     state = group[STATE][()]
     for form in kind.forms:
@@ -116,18 +116,18 @@ def copy(
     capacity: Mapping[str, int] | None = None,
     record: Any = None,
 ) -> dict[str, DataPlace]:
-    """Copy a run or recording; return where it lies.
+    """Copy a run or recording. Return its places.
 
     Parameters
     ----------
     source, target : h5py.Group
-        The old one, and the new one, which is empty.
+        The old group, and the new one, which is empty.
     kind : SectionKind
         The kind.
     capacity : mapping of str to int, optional
-        Entries of each table and array; by default the written ones.
+        Number of entries of each table and array. By default, it is the number of written ones.
     record : optional
-        Its facts, if changed.
+        New facts. By default, the facts stay.
     """
     written, old = used(source, kind), places(source, kind)
     renewed = set() if record is None else {files.FACTS}
@@ -135,7 +135,7 @@ def copy(
     if record is not None:
         files.write_record(target, record)
     ranks = next((old[name].shape[1] for name, (_, wide) in types(kind).items() if wide), 0)
-    # The lines in the file count, in case the writer missed its last line.
+    # The file may have one line more than the writer has counted.
     room = {name: max(count, (capacity or written)[name]) for name, count in written.items()}
     new = lay_out(target, kind, room, ranks)
     for name, count in written.items():
@@ -148,7 +148,7 @@ def copy(
 
 
 def copy_members(source: h5py.Group, target: h5py.Group, leave_out: set[str]) -> None:
-    """Copy attributes and members of a group that people may have added."""
+    """Copy all other attributes and members of a group: users may have added some."""
     for name, value in source.attrs.items():
         if name not in target.attrs:
             target.attrs[name] = value

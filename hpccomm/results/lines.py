@@ -1,8 +1,8 @@
 """Lines of stored tables and their arrays: as bytes, each with its checksum, and back.
 
-A line has a CRC-32 over its bytes, and holds the CRC-32 of its part of each array. Checksums begin
-with the name of the run, the name of the checked part, and the line's number: so a line that lies in
-the place of another is found damaged too. `store` writes lines, and `reader` checks them.
+A line has a CRC-32 over its bytes, and the CRC-32 of its part of each array. A checksum also covers the name of the run,
+the name of the checked part, and the line's number. So a line in the place of another one counts as damaged, too. `store`
+writes lines, and `reader` checks them.
 """
 
 import functools
@@ -33,11 +33,11 @@ class DamagedPart(ResultsError):
 
 
 Line = tuple[Sequence[Any], Sequence[np.ndarray]]
-"""The values of a line's own columns, and its parts of the arrays: contiguous, of the arrays' types."""
+"""The values of a line's own columns, and its parts of the arrays. Parts are contiguous and have the arrays' types."""
 
 
 class DataPlace(NamedTuple):
-    """Where a dataset lies: its first byte in the file, the bytes of an entry, and its shape."""
+    """The place of a dataset: its first byte in the file, the bytes of an entry, and its shape."""
 
     at: int
     width: int
@@ -49,16 +49,16 @@ class DataPlace(NamedTuple):
 
 
 class Source:
-    """A results file for plain reads: open until `close`, or nothing refers to it any more.
+    """A results file for plain reads. It is open until `close`, or until this object is deleted.
 
-    After `close` each read opens it, if the path still names it.
+    After `close`, each read opens the file again, if the path still names it.
 
     Parameters
     ----------
     path : Path
-        Its name.
+        The path of the file.
     descriptor : int
-        The open file; this takes it over.
+        The open file. This object takes it over.
     """
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -67,7 +67,7 @@ class Source:
         self.close = weakref.finalize(self, os.close, descriptor)
 
     def read(self, at: int, size: int) -> bytes:
-        """Return bytes of the file, fewer where it ends."""
+        """Return bytes of the file. There are fewer if the file ends before."""
         if self.close.alive:
             return os.pread(self.descriptor, size, at)
         with open_regular(self.path) as file:
@@ -83,7 +83,7 @@ def line_type(form: TableForm) -> np.dtype[Any]:
 
 
 def entries(form: TableForm, added: Sequence[Line]) -> dict[str, int]:
-    """Return how many entries of a table, and of each array beside it, lines take."""
+    """Return the number of entries that lines take, in a table and in each array beside it."""
     beside = enumerate(array.name for array in form.beside)
     taken = {name: sum(len(parts[at]) for _, parts in added) for at, name in beside}
     return {form.name: len(added), **taken}
@@ -92,7 +92,7 @@ def entries(form: TableForm, added: Sequence[Line]) -> dict[str, int]:
 def encode(
     form: TableForm, section: str, used: Mapping[str, int], added: Sequence[Line]
 ) -> tuple[dict[str, bytes | bytearray], dict[str, int]]:
-    """Return the bytes of lines and of their parts of each array, and how many entries are written then.
+    """Return the bytes of lines and of their parts of arrays, and the number of entries with them.
 
     Parameters
     ----------
@@ -101,14 +101,14 @@ def encode(
     section : str
         Name of the run or recording.
     used : mapping of str to int
-        Entries of the table and of each array that are written before.
+        Number of entries of the table and of each array that were written before.
     added : sequence of Line
         The lines.
 
     Returns
     -------
     tuple of dict
-        By the names of the arrays, and then of the table: bytes, and entries.
+        Bytes, and number of entries. Each is by name, for the arrays and then for the table.
 
     Raises
     ------
@@ -132,7 +132,7 @@ def encode(
 
 
 def _checksums(form: TableForm, section: str, table: np.ndarray, first: int = 0) -> list[int]:
-    """Return the checksum of each line of a table: of all bytes before the stored one."""
+    """Return the checksum of each line of a table, over all bytes before the stored checksum."""
     checked = table.view("u1").reshape(len(table), table.itemsize)[:, :-_CRC_BYTES]
     return [
         checksum(each.data, section, form.name, line) for line, each in enumerate(checked, first)
@@ -140,7 +140,7 @@ def _checksums(form: TableForm, section: str, table: np.ndarray, first: int = 0)
 
 
 def _fitted(form: TableForm, values: Sequence[Any]) -> list[Any]:
-    """Return values as their columns take them; a text that does not fit is refused, never cut."""
+    """Return values in the form of their columns. Raise UsageError for a text that is too long."""
     fitted = list(values)
     for index, column in enumerate(form.own):
         if not isinstance(values[index], str):
@@ -166,14 +166,14 @@ class StoredLines:
     form : TableForm
         The table.
     places : mapping of str to DataPlace
-        Where the table and the arrays lie.
+        The places of the table and the arrays.
     count : int or None
-        Lines that are written; None if that is damaged. All whole ones are then given.
+        Number of written lines. None if this number is damaged: then all whole lines are given.
 
     Attributes
     ----------
     numbers : list of int
-        Numbers of the whole lines, from 0: 0, 1, 2, ... unless some are damaged.
+        Numbers of the whole lines: 0, 1, 2, ... unless some are damaged.
     lines : ndarray
         The whole lines.
     damage : list of str
@@ -205,7 +205,7 @@ class StoredLines:
             self.damage += [f"{each}: {DIFFERS}" for each in spans(form.name[:-1], lost)]
 
     def read(self, name: str, first: int, count: int) -> bytes:
-        """Read entries of array `name` again. Their line was whole.
+        """Read entries of array `name`, which were whole before.
 
         Raises
         ------
@@ -217,11 +217,11 @@ class StoredLines:
             return self._source.read(place.entry(first), count * place.width)
 
     def close(self) -> None:
-        """Close the file. Later reads open it again, as `Source` says."""
+        """Close the file. Later reads open it again."""
         self._source.close()
 
     def parts(self, name: str) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the whole parts of array `name`, each with the index of its line; add others to the damage."""
+        """Yield the whole parts of array `name`, each with the index of its line. Damaged parts go to `damage`."""
         for index, number in enumerate(self.numbers):
             try:
                 yield index, self.part(number, name)
@@ -229,7 +229,7 @@ class StoredLines:
                 self.damage.append(str(error))
 
     def part(self, number: int, name: str) -> np.ndarray:
-        """Read the part of array `name` that the whole line of this number has.
+        """Read the part of array `name` that belongs to the whole line of this number.
 
         Raises
         ------
@@ -250,7 +250,7 @@ class StoredLines:
 
 
 def spans(what: str, numbers: list[int]) -> list[str]:
-    """Return ascending numbers in words: ``row 3``, ``rows 5 to 9``."""
+    """Return ascending numbers as texts, such as ``row 3`` and ``rows 5 to 9``."""
     return [f"{what} {a}" if a == b else f"{what}s {a} to {b}" for a, b in units.spans(numbers)]
 
 
@@ -258,8 +258,8 @@ def spans(what: str, numbers: list[int]) -> list[str]:
 def state_type(kind: SectionKind) -> np.dtype[Any]:
     """Return the type of the scalar ``state`` of a run or recording.
 
-    It has the number of lines of each table with its checksum, sixteen bytes that are written at
-    once, then the time of the end with a checksum of it and the status, then the status.
+    For each table, it has the number of lines and its checksum: sixteen bytes that are written at once. Then come the time
+    of the end, a checksum of this time and the status, and the status.
     """
     counts = ((form.name, "<i8", f"{form.name}_crc") for form in kind.forms)
     fields = [*counts, ("ended", "<f8", "ended_crc")]
@@ -273,12 +273,12 @@ def offset(kind: SectionKind, field: str) -> int:
 
 
 def encode_count(section: str, form: TableForm, count: int) -> bytes:
-    """Return the number of lines of a table, with its checksum."""
+    """Return the bytes of a table's number of lines, with its checksum."""
     return np.array((count, checksum(b"", section, form.name, "count", count)), _COUNT).tobytes()
 
 
 def encode_end(section: str, ended: float, status: bytes) -> bytes:
-    """Return the end of a run, in seconds, with its checksum."""
+    """Return the bytes of the end of a run, in seconds, with its checksum."""
     return np.array((ended, checksum(status, section, "ended", ended)), _END).tobytes()
 
 
@@ -299,10 +299,10 @@ def decode_count(kind: SectionKind, section: str, form: TableForm, state: bytes)
 
 
 def decode_end(kind: SectionKind, section: str, state: bytes) -> tuple[float, str] | None:
-    """Return the end in seconds, and the status; 0 and an empty one without an end; None if that is damaged."""
+    """Return the end in seconds and the status, or 0 and "" if there is no end. Return None if the end is damaged."""
     at = offset(kind, "ended")
     ended = float(np.frombuffer(state, "<f8", 1, at)[0])
-    # An end that was not written whole may have its status already.
+    # The status is written before the end: without an end, there may be one.
     status = state[offset(kind, STATUS.name) :].rstrip(b"\0") if ended else b""
     if state[at : at + _END.itemsize] != encode_end(section, ended, status):
         return None

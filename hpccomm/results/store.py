@@ -1,19 +1,20 @@
-"""A results file while it is written: replaced as a whole, and extended by plain writes.
+"""A results file while it is written: it is replaced as a whole, and extended by plain writes.
 
-HDF5 changes several places of a file to add one line, and a process killed between two of them can leave a file that no
-longer opens. So HDF5 never changes a file on disk. A change of structure (another run, more capacity) is built in
-``FILE.partial`` beside it, flushed to the disk, and renamed over the file. At every moment the path names a complete file.
+To add a line, HDF5 changes several places of a file. If a process is killed between two changes, the file may no longer
+open. So HDF5 never changes a file on disk. To change the structure (another run, more capacity), a new file is written to
+``FILE.partial`` beside the file, flushed to the disk, and renamed over the file. At every moment, the path names a complete
+file.
 
-A `Section` is a run or a recording in it, whose tables and arrays have capacity. Plain writes add a line: first its parts
-of the arrays, then the line, and last, in one aligned write of sixteen bytes, the number of lines with its checksum. Before
-that write the line does not exist; after it, it is whole.
+A `Section` is a run or a recording in the file. Its tables and arrays have capacity. Plain writes add a line: first its
+parts of the arrays, then the line, and last the number of lines with its checksum. This last write is one aligned write of
+sixteen bytes. Before it, the line does not exist. After it, the line is whole.
 
-Written lines are in the kernel's page cache: they survive the process, not a power cut. The file is flushed to the disk
+Written lines are in the kernel's page cache. They survive the process, but not a power cut. The file is flushed to the disk
 when it is made and when the run ends. A flush after each line would take longer than many measurements.
 
-A writer holds `flock` on the file for as long as it lives. A second writer is refused, and other programs' HDF5 libraries
-may read but not change the file. The kernel drops the lock with the process. A lock of another kind tells readers that the
-writer lives (`hpccomm.results.facts`).
+A writer holds `flock` on the file while it lives. A second writer is refused. HDF5 libraries of other programs may read the
+file, but not change it. The kernel drops the lock with the process. A lock of another kind tells readers that the writer
+lives (`hpccomm.results.facts`).
 """
 
 import errno
@@ -57,7 +58,7 @@ _UNSUPPORTED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL, errn
 """The errors of file systems without locks, reservations or flushes of folders."""
 
 _BLOCK = 1 << 20
-"""Bytes of a partial file that are looked at at once."""
+"""Number of bytes of a partial file that are read at once."""
 
 _ALIGNED = {"alignment_threshold": 1, "alignment_interval": 16}
 
@@ -65,11 +66,11 @@ _FORMAT = ("v110", "v110")  # all metadata has checksums
 
 _STATUS_BYTES = int(STATUS.kind[1:])
 
-_STRUCTURE = 1 << 14  # bytes of HDF5's description of a section, at most
+_STRUCTURE = 1 << 14  # the most bytes of HDF5's description of a section
 
 
 def lock(file: FileIO, path: Path, kind: int) -> None:
-    """Take a lock on an open file, without waiting.
+    """Lock an open file, without waiting.
 
     Raises
     ------
@@ -90,7 +91,7 @@ def lock(file: FileIO, path: Path, kind: int) -> None:
 
 
 def _claimed(path: Path, opened: Callable[[], FileIO]) -> FileIO:
-    """Open and lock the file that a path names; again if the path names another file once it is locked."""
+    """Open and lock the file that a path names. Try again if the path names another file afterwards."""
     while True:
         with ExitStack() as stack:
             file = stack.enter_context(opened())
@@ -101,7 +102,7 @@ def _claimed(path: Path, opened: Callable[[], FileIO]) -> FileIO:
 
 
 def _claim_partial(partial: Path, mode: int) -> FileIO:
-    """Open and lock the file for the next version. A killed run may have left one."""
+    """Open and lock the partial file for the next version. It may be one that a killed run left."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     file = _claimed(partial, lambda: FileIO(os.open(partial, flags, mode), "r+"))
     if _is_ours(file):
@@ -114,7 +115,7 @@ def _claim_partial(partial: Path, mode: int) -> FileIO:
 
 
 def _is_ours(file: FileIO) -> bool:
-    """Whether a partial file has the root of a results file, or nothing yet."""
+    """Return whether a partial file has the root of a results file, or no content yet."""
     descriptor = file.fileno()
     head = os.pread(descriptor, files.HEAD, 0)
     if head.startswith(files.SIGNATURE) and FORMAT.encode() in head:
@@ -126,7 +127,7 @@ def _is_ours(file: FileIO) -> bool:
 
 
 def same(path: Path, file: FileIO | None) -> bool:
-    """Whether the path names this open file, or nothing if it is None."""
+    """Return whether the path names this open file. If there is none, return whether the path names nothing."""
     try:
         status = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -136,13 +137,13 @@ def same(path: Path, file: FileIO | None) -> bool:
 
 @contextmanager
 def _empty(file: FileIO, partial: Path, size: int) -> Iterator[h5py.File]:
-    """Make an empty results file of an open one, with space for a number of bytes."""
+    """Make an open file an empty results file, with space for a number of bytes."""
     file.truncate(0)
-    # By its path, and not as a file of Python's: an interrupt within HDF5 would leave it broken.
-    # Alignment: a number of lines in `state` and its checksum must not straddle two pages.
+    # HDF5 opens it by path: with a file of Python's, an interrupt within HDF5 would leave it broken.
+    # Alignment: the number of lines in `state` and its checksum must lie in one page.
     with h5py.File(partial, "w", libver=_FORMAT, locking=False, **_ALIGNED) as new:
-        # HDF5 does not survive a full disk: it complains at every later step and may crash at exit.
-        # So the file system allocates the space before HDF5 writes, and reports a full disk.
+        # After a full disk, HDF5 raises in every later step and may crash at exit. So the file system
+        # allocates the space before HDF5 writes, and reports a full disk.
         with _if_supported():
             os.posix_fallocate(file.fileno(), 0, size)
         new.attrs["format"] = np.bytes_(FORMAT)  # of fixed length: not in the heap
@@ -154,7 +155,7 @@ def _empty(file: FileIO, partial: Path, size: int) -> Iterator[h5py.File]:
 
 @contextmanager
 def _if_supported() -> Iterator[None]:
-    """Pass over what the file system cannot do."""
+    """Ignore errors of operations that the file system does not have."""
     try:
         yield
     except OSError as error:
@@ -164,7 +165,7 @@ def _if_supported() -> Iterator[None]:
 
 def _adopt(before: os.stat_result, descriptor: int) -> None:
     """Give the next version of a file the owner and mode of its predecessor."""
-    # Only root may give files away; for others the file becomes theirs, as if copied.
+    # Only root may change the owner. For others, the file becomes theirs, as if copied.
     for owner in (-1, before.st_uid):
         with suppress(OSError):
             os.fchown(descriptor, owner, before.st_gid)
@@ -173,7 +174,7 @@ def _adopt(before: os.stat_result, descriptor: int) -> None:
 
 
 def _sync_directory(directory: Path) -> None:
-    """Make a rename last through a power cut."""
+    """Flush a folder to the disk, so that a rename in it survives a power cut."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with _if_supported():
@@ -183,18 +184,18 @@ def _sync_directory(directory: Path) -> None:
 
 
 class Section:
-    """One run or recording of a results file, for one process of a job. `begin` opens it for writing.
+    """One run or recording of a results file, for one process of a job. `begin` makes it and opens it for writing.
 
     Parameters
     ----------
     path : path-like
-        The file. One that holds runs and recordings keeps them.
+        The file. If it has runs and recordings, it keeps them.
     kind : SectionKind
         A run or a recording.
     record : object
-        Its facts: JSON.
+        Its facts, of JSON types.
     capacity : mapping of str to int
-        Entries to lay out of each of its tables and arrays.
+        Number of entries of each table and array for which there is room at first.
     ranks : int
         Number of ranks.
 
@@ -203,11 +204,11 @@ class Section:
     path : Path
         The file.
     name : str
-        The section's name in it, such as ``"run0001"``.
+        The section's name in the file, such as ``"run0001"``.
     used : dict of str to int
-        Entries of each table and array that are written.
+        Number of written entries of each table and array.
     nbytes : int
-        Bytes that it takes in the file at first, at most.
+        The most bytes that it takes in the file at first.
     """
 
     def __init__(
@@ -231,20 +232,20 @@ class Section:
     def begin(
         self, others: "Sequence[Section]" = (), fill: Callable[[FileIO], None] = lambda _file: None
     ) -> None:
-        """Put it into the file, and open it for writing.
+        """Put this section into the file, and open it for writing.
 
         Parameters
         ----------
         others : sequence of Section
-            Others of the same kind, which are put behind it in the same replacement of the file.
+            Other sections of the same kind. The same replacement of the file puts them behind this one.
         fill : callable
-            Called with the new file before it takes its name; may write lines and ends of all of them
-            to it. After an error, or if the process is killed, the file has nothing of that.
+            Called with the new file before it takes its name. It may write lines and ends of all sections to it. If it
+            raises, or the process is killed, the file has none of these sections.
 
         Raises
         ------
         ResultsError
-            If the file cannot be written, is in use or is damaged. It is then left as it was.
+            If the file cannot be written, is in use or is damaged. It then stays as it was.
         SchemaMismatch
             If it is another program's HDF5 file or of another schema version.
         """
@@ -265,7 +266,7 @@ class Section:
                     each.lay_out(new)
 
     def lay_out(self, new: h5py.File) -> None:
-        """Lay it out in the next version of the file, under the next free name."""
+        """Create this section in the next version of the file, under the next free name."""
         parent = new.require_group(self._kind.group)
         names = files.names(parent, self._kind.prefix)
         last = int(names[-1][len(self._kind.prefix) :]) if names else 0
@@ -280,22 +281,22 @@ class Section:
 
     @property
     def is_open(self) -> bool:
-        """Whether it can still be written to, by this process."""
+        """Whether this process can still write to it."""
         return self._open is not None and os.getpid() == self._process
 
     def check_open(self) -> FileIO:
-        """Return the open file; raise `UsageError` if it has ended, or another process writes it."""
+        """Return the open file. Raise `UsageError` if this section has ended, or another process writes it."""
         if self._open is None or not self.is_open:
             why = "is written by the process that forked this one" if self._open else "has ended"
             raise UsageError(f"{self.name} of {self.path} {why}")
         return self._open
 
     def fits(self, wanted: Mapping[str, int]) -> bool:
-        """Whether tables and arrays have capacity for these further entries."""
+        """Return whether tables and arrays have capacity for this number of further entries."""
         return all(self.used[name] + more <= self._capacity[name] for name, more in wanted.items())
 
     def append(self, form: TableForm, added: Sequence[Line]) -> None:
-        """Add lines to a table; they are in the file when this returns. `fits` has said that they fit.
+        """Add lines to a table, after `fits` has returned True. They are in the file when this returns.
 
         Raises
         ------
@@ -314,25 +315,25 @@ class Section:
             self._write([*writes, (count, counted)])
             self.used |= used
         except BaseException:
-            # A signal's handler may raise when the lines are in the file already.
+            # The lines may be in the file: the handler of a signal may raise at any time.
             if self._open and os.pread(self._open.fileno(), len(count), counted) == count:
                 self.used |= used
             raise
 
     def note_end(self, status: str, ended: datetime | None = None) -> None:
-        """Record how it ended. Any thread may call it, also while another thread adds a line.
+        """Write how the run or recording ended. Any thread may call it, even while another thread adds a line.
 
         Parameters
         ----------
         status : str
-            ``"completed"``, or ``"failed: "`` and why; the text is cut to what fits.
+            ``"completed"``, or ``"failed: "`` and the reason. A text that is too long is cut.
         ended : datetime, optional
-            When it ended; by default now.
+            The time of the end. Default is now.
 
         Raises
         ------
         ResultsError
-            If that cannot be written.
+            If this cannot be written.
         """
         text = (
             as_utf8(status).encode()[:_STATUS_BYTES].decode(errors="ignore").rstrip("\0").encode()
@@ -343,12 +344,12 @@ class Section:
         self._write([(data, state + lines.offset(self._kind, name)) for name, data in fields])
 
     def enlarge(self, wanted: Mapping[str, int]) -> None:
-        """Replace the file by one with twice the capacity for these further entries.
+        """Replace the file by one with capacity for twice the number of written and further entries.
 
         Raises
         ------
         ResultsError
-            If that cannot be written, or the path names another file by now. The lines stay.
+            If the new file cannot be written, or the path now names another file. The lines stay.
         """
         capacity = dict(self._capacity)
         for name, more in wanted.items():
@@ -357,7 +358,7 @@ class Section:
         self.rewrite(capacity)
 
     def rewrite(self, capacity: Mapping[str, int] | None = None, record: Any = None) -> None:
-        """Replace the file by one in which this section has another capacity, or other facts; as `enlarge`."""
+        """Replace the file by one in which this section has another capacity or other facts. Raises as `enlarge` does."""
         wanted, kind = capacity or self._capacity, self._kind
         self.check_there()
         extra = layout.nbytes(kind, wanted, self._ranks) + 2 * len(str(record))
@@ -370,7 +371,7 @@ class Section:
             self._capacity = {name: places[name].shape[0] for name in wanted}
 
     def remove(self) -> None:
-        """Take the section out of the file, and remove a file that this made, if it has nothing else.
+        """Remove this section from the file. If `begin` made the file and it has nothing else, remove the file.
 
         Raises
         ------
@@ -394,71 +395,70 @@ class Section:
         extra: int = 0,
         fill: Callable[[FileIO], None] = lambda _file: None,
     ) -> Iterator[tuple[h5py.File | None, h5py.File]]:
-        """Build the next version of the file in a block, and put it in its place behind that, all or nothing.
+        """Build the next version of the file in a ``with`` block. At the end of the block, it replaces the file.
 
-        The section then writes to the new file, which is locked, and has its space allocated where the
-        file system can do that.
+        After an error, the file is as it was. Else this section writes to the new file from then on. The new file is
+        locked, and has its space allocated if the file system can do this.
 
         Parameters
         ----------
         before : FileIO or None
-            The file to replace, locked; None without one. It is closed in the end.
+            The file that is replaced, locked. It is closed at the end. None if there is no file yet.
         extra : int
             Growth of the file in bytes, without the small change of its structure.
         fill : callable
-            Called with the new file once HDF5 has closed it, before it takes its name: writes what is
-            to be in it from the start.
+            Called with the new file after HDF5 has closed it, before it takes its name. It writes the first content.
 
         Yields
         ------
         old : h5py.File or None
-            The old file; None without one, or if it is empty.
+            The old file. None if there is none, or it is empty.
         new : h5py.File
-            The new one, which has all of the old one but this section.
+            The new file. It has all of the old one but this section.
 
         Raises
         ------
         OSError
-            If the file cannot be written; it is then as it was. See `os_errors_as`.
+            If the new file cannot be written. The old file is then as it was. See `os_errors_as`.
         ResultsError
-            If the path names another file by now, or the one beside it is not hpccomm's.
+            If the path now names another file, or the partial file is not hpccomm's.
         """
         path, partial = self._file, self._file.with_name(self._file.name + ".partial")
         size = 0 if before is None else os.fstat(before.fileno()).st_size
         with ExitStack() as stack:
             old = stack.enter_context(files.opened(path))[0] if size else None
-            # `_adopt` says who may read it.
+            # `_adopt` sets its mode later.
             file = _claim_partial(partial, 0o666 if before is None else 0o600)
             try:
-                # Only who holds the partial file replaces the path. Another run may have just done so.
+                # Only the holder of the partial file replaces the path. Another run may have just done so.
                 if not same(path, before):
                     raise ResultsError(
                         f"{path} is in use: another run has just made it; wait for that, or choose another path"
                     )
                 try:
-                    # An eighth and half a megabyte: what people have added may take more than it did.
+                    # An eighth and half a megabyte are spare: objects that users added may take more than before.
                     with _empty(file, partial, size + size // 8 + extra + (1 << 19)) as new:
                         if old is not None:
                             self._copy_others(old, new)
                         yield old, new
                 except files.HDF5_ERRORS as error:
-                    # h5py gives the number of some errors of the operating system only in its words.
+                    # For some errors of the operating system, h5py gives the number only in the text.
                     if number := re.search(r"errno = (\d+)", str(error)):
                         raise OSError(int(number[1]), str(error)) from error
                     if isinstance(error, OSError):
                         raise
                     raise damaged(path, files.why(error)) from error
-                # HDF5 has given back what it did not write.
+                # HDF5 has given back the space that it did not write.
                 with _if_supported():
                     os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
                 if before is not None:
                     _adopt(path.stat(), file.fileno())
                 fill(file)
                 os.fsync(file.fileno())
-                facts.hold(file.fileno())  # before another process finds the file
+                facts.hold(file.fileno())  # before another process can find the file
                 partial.replace(path)
             except BaseException:
-                if not same(path, file):  # else a signal's handler has raised behind the renaming
+                if not same(path, file):  # else the handler of a signal raised after the rename
                     with suppress(OSError):
                         partial.unlink()
                 file.close()
@@ -470,7 +470,7 @@ class Section:
             before.close()
 
     def finish(self) -> None:
-        """Have all of it on the disk, give back capacity that is left, and close."""
+        """Flush the file to the disk, give back unused capacity, and close."""
         with self._refusals():
             os.fsync(self.check_open().fileno())
         self.check_there()
@@ -480,14 +480,14 @@ class Section:
             if layout.nbytes(self._kind, spare, self._ranks) > size // 8:
                 self.rewrite(self.used)
         except ResultsError as error:
-            # Nothing is lost: it is whole in the file that it was measured into.
+            # Nothing is lost: the section is whole in the present file.
             _log.warning("%s keeps the space that it did not use: %s", self.name, error)
         self.close()
 
     def close(self) -> None:
-        """Close the file, which keeps the written lines. Idempotent."""
+        """Close the file. The written lines stay in it. Idempotent."""
         if self._open is not None:
-            if self.is_open:  # a forked child that has the file open would keep the locks
+            if self.is_open:  # else a forked child that has the file open keeps the locks
                 facts.hold(self._open.fileno(), fcntl.F_UNLCK)
                 with suppress(OSError):
                     fcntl.flock(self._open, fcntl.LOCK_UN)
@@ -495,7 +495,7 @@ class Section:
         self._open = None
 
     def check_there(self) -> None:
-        """Raise `ResultsError` if the path names another file, or none, by now."""
+        """Raise `ResultsError` if the path now names another file, or none."""
         if not same(self._file, self.check_open()):
             raise ResultsError(
                 f"{self.path} was removed, moved or replaced while {self.name} was written to it: "
@@ -512,7 +512,7 @@ class Section:
                     done += os.pwrite(descriptor, memoryview(data)[done:], at + done)
 
     def _copy_others(self, old: h5py.File, new: h5py.File) -> None:
-        """Copy all but this section to the new file, runs and recordings with no more capacity than is written."""
+        """Copy all but this section to the new file. Other runs and recordings lose their unused capacity."""
         kinds = [each for each in layout.KINDS if isinstance(old.get(each.group), h5py.Group)]
         if self._kind.group in old and self._kind not in kinds:
             raise ResultsError(
@@ -535,9 +535,9 @@ class Section:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Hold back Ctrl-C: the path names the new file before the section has it.
+    """Delay Ctrl-C during a block: for a moment, the path names the new file and the section has the old one.
 
-    Python raises it in the main thread, whichever thread the signal comes to.
+    Python raises it in the main thread, whichever thread gets the signal.
     """
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):

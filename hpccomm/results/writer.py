@@ -1,7 +1,7 @@
-"""Writes a run: every row is in the file when `Writer.append` returns.
+"""Writes a run to a results file. A row is in the file when `Writer.append` returns.
 
-A job that is killed later does not lose the row. All benchmarks write through it, on rank 0.
-`add_runs` adds runs that have ended already, such as those of logs.
+So a job that is killed later does not lose the row. All benchmarks use `Writer`, on rank 0. `add_runs` adds runs that have
+already ended, such as those of logs.
 """
 
 import logging
@@ -23,29 +23,28 @@ from hpccomm.results.store import Section
 _log = logging.getLogger(__name__)
 
 MOST_RESERVED = 256 << 20
-"""Bytes that each table and array of a run takes at first, however many entries it expects.
+"""The most bytes that a table or array of a run takes at first, whatever number of entries is expected.
 
-A run may end long before its expected rows are written, as endless runs do.
+A run may end long before all expected rows are written. An endless run always does.
 """
 
 
 class Writer:
     """Adds one run to a results file. Only for rank 0; blocks only for the file system.
 
-    A context manager: leaving it ends the run, as failed if by an exception.
+    It is a context manager. The end of a ``with`` block ends the run. After an exception, the run has failed.
 
     Parameters
     ----------
     path : path-like
-        The file. One that holds runs keeps them and gets one more.
+        The file. If it has runs, it keeps them and gets one more.
     info : RunInfo
         Facts of the run.
     expected_rows : int
         Likely number of rows.
     expected_repetitions : int
-        Likely number of entries of samples: the sum of ``samples.shape[0]`` over all rows. Capacity
-        for both is laid out at once, up to `MOST_RESERVED`; going beyond it costs a copy of the
-        file.
+        Likely sum of ``samples.shape[0]`` over all rows. The file has room for the expected numbers at first, up to
+        `MOST_RESERVED`. If there are more, the file is copied.
     expected_isolated : int
         Likely number of isolated repetitions, over all rows.
 
@@ -54,13 +53,13 @@ class Writer:
     path : Path
         The file.
     name : str
-        The run's name in it, such as ``"run0001"``.
+        The run's name in the file, such as ``"run0001"``.
 
     Raises
     ------
     ResultsError
-        If the file cannot be written: no permission, no such directory, no space for the expected
-        rows, in use by another run, not HDF5. An existing file is then left as it was.
+        If the file cannot be written. Examples are: no permission, no such directory, no space for the expected rows, in
+        use by another run, not HDF5. An existing file then stays as it was.
     SchemaMismatch
         If it is another program's HDF5 file or of another schema version.
     """
@@ -89,7 +88,7 @@ class Writer:
 
     @property
     def rows(self) -> int:
-        """Rows that are in the file."""
+        """Number of rows in the file."""
         return self._section.used["rows"]
 
     def append(
@@ -100,7 +99,7 @@ class Writer:
         *,
         timing: Timing | None = None,
     ) -> Timing:
-        """Add one row; it is in the file when this returns.
+        """Add one row. It is in the file when this returns.
 
         Parameters
         ----------
@@ -109,23 +108,23 @@ class Writer:
         samples : ndarray or None
             Seconds of each repetition on each rank, shape ``(repetitions, ranks)``.
         isolated : ndarray, optional
-            When each rank started and ended each isolated repetition: seconds on a clock that the ranks agreed
-            on, shape ``(repetitions, ranks, 2)``.
+            Start and end of each isolated repetition on each rank, in seconds on the ranks' common clock, shape
+            ``(repetitions, ranks, 2)``.
         timing : Timing, optional
-            How it was timed, as `hpccomm.results.timings.timing` says; by default computed from
-            the samples.
+            The statistics of the row, see `hpccomm.results.timings.timing`. By default, they are computed from the
+            samples.
 
         Returns
         -------
         Timing
-            Statistics of the row, as they are stored with it.
+            The statistics that are stored with the row.
 
         Raises
         ------
         ResultsError
-            If it cannot be written. The rows before it stay.
+            If the row cannot be written. The rows before it stay.
         UsageError
-            If the samples do not have one column a rank, or a name is too long.
+            If the samples do not have one column for each rank, or a name is too long.
         """
         self._section.check_open()
         timing, line = _line(self._info, row, samples, isolated, timing)
@@ -136,40 +135,40 @@ class Writer:
         return timing
 
     def add_entry(self, name: str, entry: Mapping[str, Any]) -> None:
-        """Add an entry to the facts of the run; it is in the file when this returns.
+        """Add an entry to the facts of the run. It is in the file when this returns.
 
         Parameters
         ----------
         name : str
             The entry's name.
         entry : mapping
-            JSON.
+            The entry, of JSON types.
 
         Raises
         ------
         ResultsError
-            If it cannot be written. The rows stay.
+            If the entry cannot be written. The rows stay.
         """
         self._section.check_open()
         self._facts["entries"][name] = entry
         self._section.rewrite(record=self._facts)
 
     def end(self, status: str, ended: datetime | None = None) -> None:
-        """Record how the run ended, and give back capacity that it did not use.
+        """Write how the run ended, and give back unused capacity.
 
         Parameters
         ----------
         status : str
-            ``"completed"``, or ``"failed: "`` and why.
+            ``"completed"``, or ``"failed: "`` and the reason.
         ended : datetime, optional
-            When it ended; by default now.
+            The time of the end. Default is now.
 
         Raises
         ------
         ResultsError
             If the end cannot be written. The rows stay.
         UsageError
-            If the run has ended already, or the status is another.
+            If the run has already ended, or the status has another form.
         """
         self._section.check_open()
         if status != "completed" and not status.startswith("failed: "):
@@ -178,9 +177,9 @@ class Writer:
         self._section.finish()
 
     def note_end(self, status: str, ended: datetime | None = None) -> None:
-        """Record how the run ended, and leave the file as it is.
+        """Write how the run ended, and leave the file open.
 
-        Any thread may call it, also while another thread adds a row: the row is in other bytes of the file.
+        Any thread may call it, even while another thread adds a row, since the row has other bytes of the file.
 
         Parameters
         ----------
@@ -207,26 +206,26 @@ class Writer:
         try:
             self.end(f"failed: {why}")
         except ResultsError as second:
-            # The exception on its way out matters more than this one.
+            # The exception that leaves the block matters more than this one.
             _log.warning("the end of run %s is not recorded: %s", self.name, second)
 
 
 EndedRun = tuple[RunInfo, Sequence[Row], Sequence[np.ndarray | None], str, datetime]
-"""A run that has ended: its facts, rows, samples of each row, status and end, as `Writer` takes them."""
+"""A run that has ended: its facts, rows, samples of each row, status, and time of the end."""
 
 
 def add_runs(path: str | os.PathLike[str], runs: Sequence[EndedRun]) -> list[str]:
-    """Add runs that have ended, in one replacement of the file; return their names in it.
+    """Add runs that have ended by one replacement of the file. Return their names in it.
 
-    For one process; blocks only for the file system. All are in the file when this returns. After an
-    error, or if the process is killed before, none is.
+    For one process. Blocks only for the file system. All runs are in the file when this returns. After an error, or if
+    the process is killed before, the file has none of them.
 
     Raises
     ------
     ResultsError, SchemaMismatch
         As `Writer` does.
     UsageError
-        If samples do not have one column a rank, or a name is too long.
+        If samples do not have one column for each rank, or a name is too long.
     """
     sections, added = [], []
     for info, rows, samples, _, _ in runs:
@@ -257,7 +256,7 @@ def _line(
     isolated: np.ndarray | None = None,
     timing: Timing | None = None,
 ) -> tuple[Timing, Line]:
-    """Return how a row was timed, and its line."""
+    """Return the statistics of a row, and its line."""
     times = _checked("samples", samples, len(info.ranks))
     stamps = _checked("isolated", isolated, len(info.ranks), 2)
     timing = timing or timings.timing(times, info.config.per_iter_skip, stamps)
