@@ -1,8 +1,8 @@
 """Facts about runs beside their columns: user, host and versions, whether a run is still being written, and busy nodes.
 
-A writer locks a byte far behind the end of the file for as long as it lives. What other processes took of the cores is
-stored with a run: where nodes were busy, times say nothing about the nodes, the network or the libraries, and verdicts are
-undecided. The `fingerprint` of two runs says whether they can be compared.
+A writer locks a byte far behind the end of the file while it lives. The use of the cores by other processes is stored with a
+run. If nodes were busy, times say nothing about nodes, network or libraries, and verdicts are undecided. Two runs can be
+compared if they have the same `fingerprint`.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ def host() -> str:
 
 
 def user() -> str:
-    """Return who runs this process."""
+    """Return the name of the user of this process."""
     try:
         return as_utf8(getpass.getuser())
     except (KeyError, OSError):  # a user id without a name, as in containers
@@ -49,10 +49,10 @@ RUNNING = "running"
 """Status of a run that is being written."""
 
 INTERRUPTED = "interrupted"
-"""Status of a run that has no end, and whose writer is gone."""
+"""Status of a run without an end that nothing writes any more."""
 
 UNCERTAIN = "interrupted or running"
-"""Status of a run that has no end, where it cannot be seen whether its writer is there."""
+"""Status of a run without an end, if it cannot be seen whether its writer lives."""
 
 _BYTE = 1 << 62
 
@@ -60,26 +60,25 @@ _FORM = "hhqqi"  # struct flock: type, whence, start, length, process
 
 
 def hold(descriptor: int, kind: int = fcntl.F_RDLCK) -> None:
-    """Show that a file is being written, for as long as it is open or until ``F_UNLCK``.
+    """Mark a file as being written, while it is open or until ``F_UNLCK``.
 
-    Does nothing without such locks.
+    If the file system has no such locks, this does nothing.
     """
     with contextlib.suppress(OSError):
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _lock(kind))
 
 
 def held(descriptor: int, path: Path) -> bool | None:
-    """Say whether a file is being written. None if the file system has no locks.
+    """Return whether a file is being written. None if the file system has no locks.
 
-    Ask before the file is read: a writer that ends afterwards may leave it without an end in what was
-    read.
+    Call this before the file is read: if the writer ends in between, the reader may not see the end.
 
     Parameters
     ----------
     descriptor : int
         The file, open for reading.
     path : Path
-        Its name. If that names another file by now, a writer has replaced this one.
+        The path of the file. If it now names another file, a writer has replaced this one.
     """
     try:
         answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _lock(fcntl.F_WRLCK))
@@ -101,7 +100,7 @@ def without_end(held: bool | None, there: str) -> str:
     held : bool or None
         The result of `held`.
     there : str
-        Where its writer runs, without the domain; empty if that is not known.
+        The host of its writer, without the domain. Empty if it is not known.
     """
     if held:
         return RUNNING
@@ -109,7 +108,7 @@ def without_end(held: bool | None, there: str) -> str:
 
 
 def in_words(status: str, done: str, host: str) -> str:
-    """Return a status with the amount done, such as ``3 rows``, and its meaning without an end."""
+    """Return a status as a text. Without an end, it has the meaning of the status and `done`, such as ``3 rows``."""
     where = f", it was on {host}" if host else ""
     return {
         RUNNING: f"{RUNNING}: {done} so far",
@@ -123,21 +122,21 @@ def _lock(kind: int) -> bytes:
 
 
 ENTRY = "others"
-"""The entry of a run's facts that holds it."""
+"""The name of the entry with `Others` in a run's facts."""
 
 
 class Others(NamedTuple):
-    """What other processes took of the cores, if that is known. Nothing is known of runs of older versions.
+    """The use of the cores by other processes, if it is known. It is not known for runs of older versions.
 
     Attributes
     ----------
     hosts : sequence of str
         The host of each rank.
     before, during : sequence of float
-        For each rank, the part of the cores that it may use: while the ranks rested before the run, and from then until its
-        end; -1 if unknown.
+        For each rank, the fraction of its cores that other processes used: during the rest before the run, and from then
+        until the end of the run. -1 if unknown.
     limit : float
-        The part, during a run, above which a node is busy.
+        The fraction during a run above which a node is busy.
     """
 
     hosts: Sequence[str] = ()
@@ -147,22 +146,22 @@ class Others(NamedTuple):
 
     @property
     def busy(self) -> list[int]:
-        """The ranks that others kept busy."""
+        """The ranks with busy cores."""
         return [rank for rank, part in enumerate(self.during) if part > self.limit]
 
     @property
     def most(self) -> float:
-        """The largest part during the run; -1 if nothing is known."""
+        """The largest fraction during the run. -1 if nothing is known."""
         return max(self.during, default=-1.0)
 
     @property
     def failed(self) -> str:
-        """The word for what takes too long."""
+        """The word in a verdict on times that are too long."""
         return "undecided: busy" if self.busy else "FAILED"
 
     @property
     def line(self) -> str:
-        """A line of comment about the rank that has most of them; empty if nothing is known."""
+        """A line of comment about the rank with the largest fraction. Empty if nothing is known."""
         if self.most < 0:
             return ""
         rank = self.during.index(self.most)
@@ -171,7 +170,7 @@ class Others(NamedTuple):
         return f"# {'Other processes':20s} : {took}{verdict}\n"
 
     def store(self, writer: Any) -> None:
-        """Add it to the entries of a run that is being written; `writer` is a `hpccomm.results.writer.Writer` or None."""
+        """Add it to the entries of a run. `writer` is the `hpccomm.results.writer.Writer` of the run, or None."""
         if writer is not None:
             writer.add_entry(ENTRY, self._asdict())
 
@@ -179,14 +178,14 @@ class Others(NamedTuple):
 UNKNOWN = Others()
 
 _OF_MACHINE = ("processor", "cores", "memory", "fabric")
-"""Facts of the nodes that belong to the fingerprint; a new kernel does not make another machine."""
+"""Facts of nodes that belong to the fingerprint. The kernel does not: a new one does not make another machine."""
 
 _OF_LAUNCH = ("OMPI_MCA_initial_wdir",)
-"""Variables of launchers, without influence on the measurement."""
+"""Variables of launchers that have no influence on measurements."""
 
 
 def fingerprint(info: RunInfo) -> dict[str, str]:
-    """Return the facts that must be equal in two runs for comparable times.
+    """Return the facts that must be equal in two runs, so that their times can be compared.
 
     Parameters
     ----------
@@ -196,8 +195,8 @@ def fingerprint(info: RunInfo) -> dict[str, str]:
     Returns
     -------
     dict of str to str
-        By the name of each fact: ranks and nodes, how many ranks nodes and groups have, the nodes' processors, cores,
-        memory and fabric, the devices, and the network of a simulation. Facts that are not known are absent.
+        Facts by name: the number of ranks, the ranks of nodes and groups, the nodes' processors, cores, memory and fabric,
+        the devices, and the network of a simulation. Unknown facts are absent.
     """
     sizes = Counter(Counter(rank.node for rank in info.ranks).values())
     largest_first = sorted(sizes.items(), reverse=True)
@@ -216,13 +215,13 @@ def fingerprint(info: RunInfo) -> dict[str, str]:
 
 
 UNKNOWN_LAUNCHER = "unknown"
-"""Launcher of a run whose log was imported: its start may be the time of the log's file."""
+"""The launcher of a run that was imported from a log. Its start may be the time of the log's file."""
 
 
 def identity(info: RunInfo, rows: Sequence[Row]) -> Hashable:
     """Return the facts that identify a measurement: figures, ranks and versions.
 
-    A log that is imported twice, and a copy of a results file, is not a second launch.
+    So a log that was imported twice does not count as two launches, and neither does a copy of a results file.
     """
     started = None if info.launcher == UNKNOWN_LAUNCHER else info.started
     return tuple(rows), info.ranks, started, frozenset(_circumstances(info).items())
@@ -235,7 +234,7 @@ def _counted(names: Iterable[str]) -> str:
 def differences(one: RunInfo, other: RunInfo, *, ranks: bool = True) -> list[str]:
     """Return a sentence for each fact of the `fingerprint` that both runs have and that differs.
 
-    Without `ranks`, it does not count how many there are, and on how many nodes.
+    Without `ranks`, the numbers of ranks and nodes are not compared.
     """
     facts = [fingerprint(info) for info in (one, other)]
     for info, facts_of in zip((one, other), () if ranks else facts, strict=False):
@@ -247,7 +246,7 @@ def differences(one: RunInfo, other: RunInfo, *, ranks: bool = True) -> list[str
 def circumstances(one: RunInfo, other: RunInfo) -> list[str]:
     """Return a sentence for each other fact that differs: hosts and their ranks, versions, environment, launcher, kernel.
 
-    Such a difference is often the subject of a comparison: a new library, another setting.
+    Such a difference is often the reason for a comparison, such as a new library or another setting.
     """
     return _different(_circumstances(one), _circumstances(other), absent="not set")
 
@@ -266,7 +265,7 @@ def _circumstances(info: RunInfo) -> dict[str, str]:
 def _different(
     one: Mapping[str, str], other: Mapping[str, str], absent: str | None = None
 ) -> list[str]:
-    """Return the differences; a fact of one side counts if `absent` explains its absence."""
+    """Return the differences. A fact that one side lacks counts only if there is a text for `absent` ones."""
     both = {name: (one.get(name, absent), other.get(name, absent)) for name in [*one, *other]}
     return [
         f"{name}: {a} and {b}" for name, (a, b) in both.items() if a != b and None not in (a, b)

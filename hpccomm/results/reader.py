@@ -1,8 +1,7 @@
 """Reads a results file: its runs and recordings, and which of its parts are damaged.
 
-HDF5 says where things lie; plain reads fetch them. Each line, its parts of arrays, and the facts
-are compared with their checksums. Every verb that reads a file, and every writer that continues
-one, calls it.
+HDF5 gives the places of tables and arrays. Plain reads get their content. Each line, its parts of arrays, and the facts are
+compared with their checksums. Every command that reads a file, and every writer that extends one, uses this module.
 """
 
 import json
@@ -42,7 +41,7 @@ from hpccomm.results.schema import RUN, Row, RunInfo, SectionKind, Timing, colum
 from hpccomm.units import few, grouped
 
 _LOST = CallSignature("unknown", -1, 0, POLLED)
-"""In the place of a damaged one."""
+"""The signature that stands for a damaged one."""
 
 _REST = "hpccomm show prints the rest; choose another path to write to"
 
@@ -62,20 +61,20 @@ class Run:
     rows : tuple of Row
         The measurements in their order.
     status : str
-        ``"completed"``, ``"failed: "`` and why, or for a run without an end ``"running"``,
-        ``"interrupted"``, or ``"interrupted or running"`` where that cannot be seen.
+        ``"completed"``, or ``"failed: "`` and the reason. For a run without an end, ``"running"``, ``"interrupted"``, or
+        ``"interrupted or running"`` if both are possible.
     ended : datetime or None
-        When it ended, in the time zone in which it started.
+        The time of the end, in the time zone of the start.
     numbers : tuple of int
-        The number of each row in the file, from 0: 0, 1, 2, ... unless some are damaged.
+        The number of each row in the file: 0, 1, 2, ... unless some are damaged.
     damage : tuple of str
-        The damaged parts of its rows, timings and end, which are left out here.
+        The damaged parts of rows, timings and end. They are left out here.
     position : int
         The run's place in its file, from 1.
     timings : tuple of Timing
-        How each row was timed.
+        The timing of each row.
     entries : mapping of str to object
-        Further facts, as JSON: what ``hpccomm tune`` and ``hpccomm perf pairs`` found.
+        Further facts of JSON types, such as the results of ``hpccomm tune`` and ``hpccomm perf pairs``.
     """
 
     path: Path
@@ -93,26 +92,26 @@ class Run:
 
     @property
     def title(self) -> str:
-        """Names of its file and itself, as text."""
+        """The names of the file and of the run, as a text."""
         return as_utf8(f"{self.path.name} {self.name}")
 
     @property
     def host(self) -> str:
-        """Where it is written; empty of a simulation, whose hosts do not exist."""
+        """The host that writes it. Empty for a simulation: its hosts do not exist."""
         return "" if self.info.simulation else self.info.ranks[0].host
 
     @property
     def others(self) -> Others:
-        """What other processes took of the cores meanwhile."""
+        """The use of the cores by other processes during the run."""
         stored = self.entries.get(ENTRY, {})
         return Others(**{name: stored[name] for name in Others._fields if name in stored})
 
     def variant(self, index: int) -> str:
-        """Return the variant that row `index` is of; empty if it is of none."""
+        """Return the variant of row `index`. Empty if it has none."""
         return self.timings[index].variant or self.info.series.get("variant", "")
 
     def part(self, chosen: Sequence[int]) -> "Run":
-        """Return the run with some of its rows alone, by their indices."""
+        """Return the run with only the rows of these indices."""
         return replace(
             self,
             rows=tuple(self.rows[index] for index in chosen),
@@ -121,7 +120,7 @@ class Run:
         )
 
     def by_variant(self) -> dict[str, "Run"]:
-        """Return the part of each variant; without variants, the name is empty."""
+        """Return the rows of each variant as a run, by variant. Without variants, the name is empty."""
         series = self.info.series
         rows = grouped((self.variant(index), index) for index in range(len(self.rows)))
         first = [series[name] for name in ("base", "new") if name in series]
@@ -134,8 +133,8 @@ class Run:
         Returns
         -------
         ndarray
-            Seconds of each repetition on each rank, float64 ``(repetitions, ranks)``; no
-            repetitions if none were kept.
+            Seconds of each repetition on each rank, float64 ``(repetitions, ranks)``. There are no repetitions if none
+            were kept.
 
         Raises
         ------
@@ -150,8 +149,8 @@ class Run:
         Returns
         -------
         ndarray
-            When each rank started and ended each repetition: seconds on the clock that the ranks agreed on,
-            float64 ``(repetitions, ranks, 2)``; no repetitions if the row was not measured so.
+            Start and end of each repetition on each rank, in seconds on the ranks' common clock, float64
+            ``(repetitions, ranks, 2)``. There are no repetitions if the row has no isolated ones.
 
         Raises
         ------
@@ -210,7 +209,7 @@ class _Section(NamedTuple):
 def read(path: str | os.PathLike[str]) -> list[Run]:
     """Read the runs of a results file, oldest first. Samples are read only by `Run.samples`.
 
-    A file whose run was killed, or is being written, can be read as well.
+    The file can also be read if a run was killed or is being written.
 
     Parameters
     ----------
@@ -220,27 +219,27 @@ def read(path: str | os.PathLike[str]) -> list[Run]:
     Returns
     -------
     list of Run
-        Interrupted runs too.
+        The runs, with interrupted ones.
 
     Raises
     ------
     ResultsError
         If the file cannot be read or is damaged. `examine` returns the whole parts.
     SchemaMismatch
-        If it is of another schema version; a ``ForeignFile`` if it is not HDF5 or another program's.
+        If the file has another schema version. It is a ``ForeignFile`` if the file is not HDF5, or another program's.
     """
     return whole(Path(path), examine(path)).runs
 
 
 def whole(path: Path, examined: Examined) -> Examined:
-    """Return the contents of a results file; raise as `read` does for damage."""
+    """Return the contents of a results file if nothing is damaged. Else raise as `read` does."""
     if examined.damage:
         raise in_part(path, examined.damage)
     return examined
 
 
 def in_part(path: Path, damage: list[str]) -> DamagedFile:
-    """Return the error for a damaged file whose rest can be shown."""
+    """Return the error for a damaged file. It says that the rest can be shown."""
     more = f", and {len(damage) - 1} more (hpccomm show --verify)" if len(damage) > 1 else ""
     return damaged(path, f"{damage[0]}{more}", _REST)
 
@@ -253,13 +252,13 @@ def examine(path: str | os.PathLike[str], *, keep_open: bool = True) -> Examined
     path : path-like
         The file.
     keep_open : bool
-        Whether it stays open for the samples, also where another takes its place. Not for many files:
-        a process may open some thousand.
+        Whether the file stays open, so that samples can be read even after another file has replaced it. A process can do
+        this for a few thousand files at most.
 
     Raises
     ------
     ResultsError, SchemaMismatch
-        As `read`, if nothing of it can be read.
+        As `read` does, if nothing can be read.
     """
     file = Path(path)
     with files.opened(file) as (hdf5, descriptor), os_errors_as(file, "read"):
@@ -286,16 +285,16 @@ class Steps(Protocol):
     """Shows the progress of a long read."""
 
     def advance(self, count: int = 1) -> None:
-        """Say that some more is done."""
+        """Report this number of further items as done."""
         ...
 
     def remain(self, count: int) -> None:
-        """Say how much there is left to do."""
+        """Report the number of items that are left."""
         ...
 
 
 class WholeSamples:
-    """The samples of a run's rows that are whole.
+    """Reads the samples of a run's rows, and collects which are damaged.
 
     Parameters
     ----------
@@ -310,7 +309,7 @@ class WholeSamples:
         self._lost: dict[str, set[int]] = {"samples": set(), "isolated": set()}
 
     def __call__(self, index: int, array: str = "samples") -> np.ndarray | None:
-        """Return ``"samples"`` or ``"isolated"`` of row `index`; None if they are damaged.
+        """Return ``"samples"`` or ``"isolated"`` of row `index`. Return None if they are damaged.
 
         Raises
         ------
@@ -340,10 +339,10 @@ def choose(among: Sequence[_Stored], wanted: str | None) -> _Stored:
     Parameters
     ----------
     among : sequence of Run or Recording
-        As `hpccomm.results.read` gives them; runs first.
+        The contents of a file, runs first.
     wanted : str or None
-        A name; the number of a run from 1, or from -1 backwards; None is the last run, or the last
-        recording of a file without runs.
+        A name, or the number of a run: from 1, or from -1 backwards. None is the last run. In a file without runs, it is
+        the last recording.
 
     Returns
     -------
@@ -353,7 +352,7 @@ def choose(among: Sequence[_Stored], wanted: str | None) -> _Stored:
     Raises
     ------
     ResultsError
-        If the name is unknown; the message lists the known ones.
+        If the name is unknown. The message lists the known names.
     """
     runs = [each for each in among if isinstance(each, Run)]
     if not among:
@@ -362,7 +361,7 @@ def choose(among: Sequence[_Stored], wanted: str | None) -> _Stored:
         return among[len(runs) - 1]
     named = {each.name: each for each in among}
     for each in among:
-        if isinstance(each, Run):  # one that is damaged, and left out, keeps its position
+        if isinstance(each, Run):  # positions also count damaged runs, which are left out
             named[str(each.position)] = named[str(each.position - runs[-1].position - 1)] = each
     if wanted in named:
         return named[wanted]
@@ -387,7 +386,7 @@ def _each(
         if not isinstance(parent, h5py.Group):
             if kind is RUN:
                 raise ValueError(f"it has no group {kind.group}")
-            return [], []  # none, or something of a user's own
+            return [], []  # there is none, or a user's object has the name
         names = files.names(parent, kind.prefix)
     except files.HDF5_ERRORS as error:
         if kind is RUN:
@@ -410,7 +409,7 @@ def _section(
     record = files.read_record(group)
     places = layout.places(group, kind)
     size = lines.state_type(kind).itemsize
-    for _ in range(3):  # it may be written just now
+    for _ in range(3):  # the state may be written at this moment
         state = source.read(places[layout.STATE].at, size).ljust(size, b"\0")
         counts = [lines.decode_count(kind, name, form, state) for form in kind.forms]
         end = lines.decode_end(kind, name, state)
@@ -453,7 +452,7 @@ def _decoded(kind: Any, stored: np.ndarray) -> tuple[Any, ...]:
 
 
 def _values(stored: list[Any], kind: str) -> list[Any]:
-    if kind == "<f8":  # one NaN, which equals itself inside of lines that are compared
+    if kind == "<f8":  # always the same NaN, so that equal rows compare as equal
         return [math.nan if math.isnan(each) else each for each in stored]
     if kind == "u1":
         return list(map(bool, stored))
@@ -511,10 +510,10 @@ def _recording(path: Path, section: _Section) -> Recording:
 
 
 def examine_all(path: str | os.PathLike[str], *, keep_open: bool = True) -> Examined:
-    """Read a file as `examine`, and as its last recording the parts that ranks have left beside it.
+    """Read a file as `examine` does, and the parts of ranks beside it as its last recording.
 
-    Ranks leave such parts while their program records, and when they are killed. The file itself may
-    not exist yet. Parts of earlier programs are left out.
+    There are such parts while a program records, and after it was killed. The file itself may not exist yet. Parts of
+    earlier programs are left out.
     """
     file = Path(path)
     parts, lost = beside(file)
@@ -527,7 +526,7 @@ def examine_all(path: str | os.PathLike[str], *, keep_open: bool = True) -> Exam
 
 
 def beside(file: Path) -> tuple[list[Recording], list[str]]:
-    """Return the recording that the parts beside a file make up, if there are any, and their damaged parts."""
+    """Return the recording that consists of the parts beside a file, if there are any; and the damaged parts."""
     start = file.name + PART
     ends = {each.name.removeprefix(start): each for each in file.parent.glob(f"*{PART}*")}
     parts: dict[int, Recording] = {}
@@ -558,9 +557,9 @@ def joined(path: Path, name: str, parts: Mapping[int, Recording]) -> Recording:
     Parameters
     ----------
     path, name : Path, str
-        The recording's file and name.
+        The file and the name of the recording.
     parts : mapping of int to Recording
-        The part of each rank; at least one. A note says which are missing.
+        The part of each rank. There is at least one. A note names the missing ones.
     """
     first = parts[min(parts)]
     ranks = first.ranks

@@ -1,12 +1,12 @@
-"""A recorded program: every call of every communicator, on one clock, and the steps of its training; and who waits for whom.
+"""A recorded program: all calls of all communicators on one clock, the steps of its training, and who waits for whom.
 
 The dataclasses are the columns, described once for writer, reader and documentation. Nothing here imports h5py.
 
-Calls of different ranks belong together: a collective is matched over its ranks, a message at its two ends. A call's
-``wait`` is the last arrival less its own one, and its ``transfer`` the rest of it. These are the wait states
-of Scalasca's patterns: "Wait at N x N", "Late Broadcast" (for the root alone), "Early Reduce" (only the root waits for
-all), "Late Sender" and "Late Receiver". The waiting is charged to the rank that arrived last, as the short-term cost
-of its delay (D. Böhme and others, "Identifying the root causes of wait states in large-scale parallel applications",
+The calls of all ranks that are one collective are matched, and so are the two ends of a message. A call's ``wait`` is the
+last arrival less its own arrival. The rest of the call is its ``transfer``. These are the wait states of Scalasca's
+patterns: "Wait at N x N", "Late Broadcast" (all wait for the root), "Early Reduce" (only the root waits for all), "Late
+Sender" and "Late Receiver". The waiting is charged to the rank that arrived last, as the short-term cost of its delay
+(D. Böhme and others, "Identifying the root causes of wait states in large-scale parallel applications",
 ACM Transactions on Parallel Computing 3, 2016).
 """
 
@@ -27,7 +27,7 @@ from hpccomm.units import counted
 
 @dataclass(frozen=True, slots=True)
 class TrainingStep:
-    """One reduced step, as rank 0 saw it."""
+    """One reduced step, as rank 0 measured it."""
 
     step: Annotated[int, "its number, from 0"]
     finished: Annotated[float, "when it ended, since the gradients' object was made", "s"]
@@ -55,7 +55,7 @@ class TrainingBucket:
 
 @dataclass(frozen=True, slots=True)
 class TrainingNote:
-    """Something that happened."""
+    """A note about an event, such as a change of a setting."""
 
     step: Annotated[int, "how many steps were reduced before it"]
     text: Annotated[str, "a sentence"]
@@ -70,19 +70,19 @@ STEPS = TableForm(
 
 
 COMPLETED = "completed"
-"""Status of a recording that was ended."""
+"""Status of a recording that was ended normally."""
 
 PART = ".rank"
-"""Stands between a file's name and a rank's number in the name of that rank's part."""
+"""The name of a rank's part is the file's name, this text, and the rank."""
 
 STEP = "step"
-"""Operation of a mark, which is the end of a step of the program and not a call. It takes no time."""
+"""The operation of a mark. A mark is not a call, but the end of a step of the program. It takes no time."""
 
 MISSING = "the calls of these ranks are missing"
-"""The note on ranks whose parts were not found begins with it."""
+"""The beginning of the note about ranks with missing parts."""
 
 BLOCKING, POLLED, ASYNC, DEVICE = "blocking", "polled", "asynchronous", "device"
-"""How a call waits, by the names of `hpccomm.runtime.recorder`: the first two block the program."""
+"""How a call waits, by the names of `hpccomm.runtime.recorder`. The first two block the program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class RecordingFacts:
 
     @property
     def known_hosts(self) -> list[str]:
-        """The hosts that are known, each once."""
+        """The known hosts, each once."""
         return [host for host in dict.fromkeys(self.hosts) if host]
 
 
@@ -125,7 +125,7 @@ class RecordedGroup:
 
 @dataclass(frozen=True, slots=True)
 class CallSignature:
-    """The values that calls share if only their times differ."""
+    """The common values of calls that differ only in their times."""
 
     operation: Annotated[str, "such as all_reduce, send, batch; step of a mark"]
     group: Annotated[int, "number of the communicator; -1 of a mark"]
@@ -145,7 +145,7 @@ class CallSignature:
 
     @property
     def marks(self) -> bool:
-        """Whether it is of marks of steps, and not of calls."""
+        """Whether it belongs to marks of steps, and not to calls."""
         return self.operation == STEP
 
 
@@ -174,7 +174,7 @@ BLOCKS = TableForm(
 """The calls. Each line has thousands of calls of one rank: see `hpccomm.results.blocks`."""
 
 RECORDING = SectionKind("recordings", "recording", (STEPS, BLOCKS, EVENTS))
-"""A recording. Writers add events before calls, and readers count events after calls: each call that is read has its signature."""
+"""A recording. Writers add events before calls, and readers count events after calls. So each call has its signature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +184,9 @@ class Calls:
     Attributes
     ----------
     starts : ndarray of int64, shape (ranks + 1,)
-        The first call of each rank, and behind the last one.
+        The first call of each rank, and the end of the last rank's calls.
     columns : mapping of str to ndarray, shape (calls,)
-        By the names of `CALL_COLUMNS`. They may be read when they are first asked for.
+        The columns, by the names of `CALL_COLUMNS`. Each may be read on first use.
     """
 
     starts: NDArray[np.int64]
@@ -220,7 +220,7 @@ class Recording:
     path : Path
         The file.
     name : str
-        Its name there.
+        Its name in the file.
     facts : RecordingFacts
         User, hosts and versions.
     groups : tuple of RecordedGroup
@@ -230,19 +230,19 @@ class Recording:
     calls : Calls
         The calls, and the marks of steps.
     status : str
-        ``"completed"``, ``"failed: "`` and why, or without an end ``"running"``, ``"interrupted"``,
-        or ``"interrupted or running"`` if both are possible.
+        ``"completed"``, or ``"failed: "`` and the reason. Without an end, ``"running"``, ``"interrupted"``, or
+        ``"interrupted or running"`` if both are possible.
     damage : tuple of str
-        Damaged parts, which are left out.
+        Damaged parts. They are left out.
     steps : ndarray
-        The steps of a training: a line each, with the fields of `TrainingStep`.
+        The steps of a training, one line for each, with the fields of `TrainingStep`.
     buckets : tuple of TrainingBucket
         The buckets of all layouts of its gradients, oldest first.
     notes : tuple of TrainingNote
-        Oldest first.
+        The notes, oldest first.
     clock : tuple of (int, int, int)
-        In the part of one rank: what its clock showed, how much that is ahead of the common clock,
-        and a bound of the error, in nanoseconds. The times of its calls are of its own clock.
+        In the part of one rank, its readings: the time of its clock, how far this is ahead of the common clock, and a bound
+        of the error, in nanoseconds. Calls in such a part have times of the rank's own clock.
     """
 
     path: Path
@@ -268,12 +268,12 @@ class Recording:
 
     @property
     def lacks(self) -> str:
-        """In words, the ranks whose calls are missing; empty if none are. Steps cannot be found without them."""
+        """A text with the ranks whose calls are missing. Empty if there are none. Steps cannot be found without them."""
         return next((note.text for note in self.notes if note.text.startswith(MISSING)), "")
 
     @property
     def host(self) -> str:
-        """The host that writes it, without the domain; empty if unknown."""
+        """The host that writes it, without the domain. Empty if unknown."""
         end = self.path.name.rpartition(PART)[2]
         rank = int(end) if end.isdecimal() else 0
         return "".join(self.facts.hosts[rank : rank + 1])
@@ -305,19 +305,19 @@ class Recording:
 Indices = NDArray[np.int64]
 
 _NUMBERS = 1 << 40
-"""More collectives than any communicator makes."""
+"""A number that is larger than the number of collectives of any communicator."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatchedCollectives:
-    """The collectives of a recording, by communicator, each communicator's in their order.
+    """The collectives of a recording, ordered by communicator and number.
 
     Attributes
     ----------
     calls : ndarray of int64, shape (calls of collectives,)
-        Their calls, one collective's after the other's, and in each by rank.
+        Their calls, ordered by collective and rank.
     starts : ndarray of int64, shape (collectives + 1,)
-        Where in `calls` each collective begins, and the end of the last one.
+        The place in `calls` at which each collective begins, and the end of the last one.
     last : ndarray of int64, shape (collectives,)
         The call of the rank that arrived last.
     """
@@ -332,7 +332,7 @@ class MatchedCollectives:
 
     @property
     def sizes(self) -> Indices:
-        """The number of recorded calls of each."""
+        """The number of recorded calls of each collective."""
         return np.diff(self.starts)
 
     def per_call(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -341,9 +341,9 @@ class MatchedCollectives:
 
 
 def collectives(recording: Recording) -> MatchedCollectives:
-    """Return which calls are one collective: they have one communicator and one number.
+    """Match the calls of each collective. They have the same communicator and the same number.
 
-    A collective that some ranks have not recorded, since the program was killed, has the calls of the others.
+    If the program was killed, some ranks may lack a collective. It then has only the calls of the others.
     """
     calls = recording.calls
     numbered = np.flatnonzero(calls["number"] > 0)
@@ -365,7 +365,7 @@ class MatchedMessages:
     Attributes
     ----------
     sends, receives : ndarray of int64, shape (messages,)
-        The call that sent each message, and the one that received it, by receiver.
+        The call that sent each message, and the call that received it, ordered by receiver.
     """
 
     sends: Indices
@@ -373,12 +373,11 @@ class MatchedMessages:
 
 
 def messages(recording: Recording) -> MatchedMessages:
-    """Return which sends and receives are one message.
+    """Match the send and the receive of each message.
 
-    The k-th send of a rank to another in one communicator, with one tag, belongs to the k-th such receive (MPI's
-    rule of order). A receive from any rank, or of any tag, takes a message that the recording does not name. It is
-    matched if only one sender and tag is possible. Otherwise all messages to its rank in that communicator stay
-    unmatched.
+    In one communicator and with one tag, the k-th send from one rank to another belongs to the k-th such receive (MPI's
+    rule of order). For a receive from any rank or of any tag, the recording does not say which message it got. It is
+    matched if only one sender and tag is possible. If not, all messages to its rank in that communicator stay unmatched.
     """
     ends = [list(_ends(recording, each)) for each in recording.signatures]
     signature = recording.calls["signature"]
@@ -412,7 +411,7 @@ _ANY, _UNKNOWN = -1, -2
 
 
 def _ends(recording: Recording, signature: CallSignature) -> Iterator[tuple[int, int, int, int]]:
-    """Yield each end of a message that a call has: whether it sends, the communicator, the other rank, the kind of message."""
+    """Yield for each end of a message in a call: whether it sends, the communicator, the other rank, the kind of message."""
     each: Mapping[str, Any]
     for each in signature.values.get("calls", (signature.values,)):
         objects = signature.operation.endswith("_object")
@@ -436,30 +435,30 @@ def _ordered(key: Indices, chosen: NDArray[np.bool_]) -> tuple[Indices, Indices]
 
 
 BINS = 60
-"""Columns of a heat map."""
+"""Number of columns of a heat map."""
 
 MOST_RANKS = 32
-"""The most ranks of a printed table."""
+"""The most ranks in a printed table."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallWaits:
-    """What each call waits for. All times are in ns.
+    """The call that each call waits for, and how long. All times are in ns.
 
     Attributes
     ----------
     awaited : ndarray of int64, shape (calls,)
-        The call whose arrival it waited for; itself if it waited for none.
+        The call for whose arrival it waited. If there is none, this is the call itself.
     wait : ndarray of int64, shape (calls,)
-        The arrival of that call less its own one.
+        The arrival of that call less its own arrival.
     since : ndarray of int64, shape (calls,)
         When the program began to be blocked by the call.
     blocked : ndarray of int64, shape (calls,)
         How long the program was blocked before the awaited arrival.
     collectives : MatchedCollectives
-        Which calls are one collective.
+        The matched collectives.
     messages : MatchedMessages
-        Which calls are one message.
+        The matched messages.
     """
 
     awaited: Indices
@@ -473,15 +472,15 @@ class CallWaits:
 def waits(recording: Recording) -> CallWaits:
     """Return what each call waits for.
 
-    A call that ended before the arrival did not wait for it. If it ended earlier by less than the error of the two
-    clocks, it waited until its end.
+    If a call ended before the arrival of another one, it did not wait for it. But if the difference is less than the error
+    of the two clocks, the call waited until its end.
     """
     calls = recording.calls
     begin, end = calls["begin"], calls["end"]
     matched, pairs = collectives(recording), messages(recording)
     awaited = np.arange(len(begin))
     awaited[matched.calls] = _awaited(recording, matched)
-    # The ends of messages wait for each other, and what has two messages for the later one.
+    # The two ends of a message wait for each other. A call with several messages waits for the latest.
     ends = np.concatenate([pairs.sends, pairs.receives])
     others = np.concatenate([pairs.receives, pairs.sends])
     order = np.argsort(begin[others], kind="stable")
@@ -507,14 +506,14 @@ def _awaited(recording: Recording, matched: MatchedCollectives) -> Indices:
         return awaited
     signature = recording.calls["signature"][matched.calls]
     at_root = recording.calls.ranks()[matched.calls] == root[signature]
-    of_root = matched.last.copy()  # where the root's call is not recorded
+    of_root = matched.last.copy()  # this stays if the root's call is not recorded
     of_root[matched.per_call(np.arange(len(matched)))[at_root]] = matched.calls[at_root]
     for_all = (root[signature] < 0) | (at_root & ~from_root[signature])
     return np.where(for_all, awaited, matched.per_call(of_root))
 
 
 def roots(recording: Recording) -> tuple[Indices, NDArray[np.bool_]]:
-    """Return the root of the calls of each signature, -1 without one, and whether all data is from it."""
+    """Return the root in each signature, or -1; and whether all data comes from the root."""
     root = np.full(len(recording.signatures), -1)
     from_root = np.zeros(len(root), bool)
     for at, each in enumerate(recording.signatures):
@@ -527,22 +526,22 @@ def roots(recording: Recording) -> tuple[Indices, NDArray[np.bool_]]:
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """How long each rank kept others waiting. Arrays have an item a rank; times are in ns.
+    """How long each rank kept others waiting. Arrays have one item for each rank. Times are in ns.
 
     Attributes
     ----------
     collectives : ndarray of int64
-        In how many collectives of two ranks or more it took part.
+        Number of its collectives with two ranks or more.
     last : ndarray of int64
-        How often it was the last of them.
+        Number of these in which it arrived last.
     kept_waiting : ndarray of int64
-        How long the others' programs were blocked until it arrived, in collectives and messages, added up.
+        The sum of the times for which other programs were blocked until it arrived, in collectives and messages.
     waited : ndarray of int64
-        How long its own program was blocked until others arrived.
+        The time for which its own program was blocked until others arrived.
     edges : ndarray of int64, shape (bins + 1,)
-        The edges of the bins of ``map``, on the common clock.
+        The edges of the bins of ``map``, by the common clock.
     map : ndarray of int64, shape (ranks, bins)
-        ``kept_waiting``, by the time when the rank arrived.
+        ``kept_waiting``, divided into bins by the time of the rank's arrival.
     """
 
     collectives: NDArray[np.int64]
@@ -553,7 +552,7 @@ class Lateness:
     map: NDArray[np.int64]
 
     def __str__(self) -> str:
-        """Return a table, the rank that others waited for most first."""
+        """Return a table. The rank for which others waited longest comes first."""
         lines = [_ROW.format("rank", "kept others waiting", "was last", "waited itself")]
         worst = np.argsort(-self.kept_waiting, kind="stable").tolist()
         for rank in worst[:MOST_RANKS]:
@@ -576,7 +575,7 @@ def lateness(recording: Recording, waiting: CallWaits | None = None) -> Lateness
     recording : Recording
         The recording.
     waiting : CallWaits, optional
-        Its `waits`; computed if they are not given.
+        The result of `waits`. By default, it is computed.
     """
     waiting = waiting or waits(recording)
     rank, begin = recording.calls.ranks(), recording.calls["begin"]

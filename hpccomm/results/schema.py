@@ -1,10 +1,10 @@
 """The contents of a results file, described once for the writer, the reader and the documentation.
 
-The dataclasses are the columns. Each field's annotation gives its meaning and, where its Python
-type does not suffice, its storage: the HDF5 types, the CSV heading and the tables of
-``docs/reference/results.rst`` are all derived from `columns`.
+The dataclasses are the columns. The annotation of a field has its meaning. If the Python type does not say how it is stored,
+the annotation also says this. The HDF5 types, the CSV heading and the tables of ``docs/reference/results.rst`` are all
+derived from `columns`.
 
-Nothing here imports h5py: the measuring code describes a run without opening a file.
+Nothing here imports h5py: code that measures can describe a run without a file.
 """
 
 import fnmatch
@@ -19,13 +19,13 @@ from hpccomm.errors import UsageError
 from hpccomm.results.files import RUNS, as_utf8
 
 UNCHECKED = -1
-"""Value of `Row.wrong` where the result was not verified."""
+"""Value of `Row.wrong` if the result was not verified."""
 
 REQUIRED_FRACTION = 0.9
-"""Required fraction of an expected rate, by default, as in nccl-tests."""
+"""The default for the required fraction of an expected rate, as in nccl-tests."""
 
 SIMULATED_BACKEND = "simulated"
-"""Backend of the rows of a simulation."""
+"""The backend in the rows of a simulation."""
 
 
 class Column(NamedTuple):
@@ -36,11 +36,11 @@ class Column(NamedTuple):
     name : str
         Its name in the file.
     kind : str
-        Its NumPy type; ``str`` is text of any length, ``S32`` text of at most 32 bytes.
+        Its NumPy type. ``str`` is text of any length, and ``S32`` is text of at most 32 bytes.
     meaning : str
         A phrase for the documentation.
     unit : str
-        Empty without one.
+        Its unit, or an empty text.
     """
 
     name: str
@@ -56,8 +56,8 @@ _KINDS: Mapping[Any, str] = {bool: "u1", int: "<i8", float: "<f8", str: "str", d
 def columns(table: Any) -> tuple[Column, ...]:
     """Return the stored fields of one of the dataclasses below, in order.
 
-    The annotation of a field has its Python type, its meaning, its unit, and its kind where the type
-    does not say it; the last two may be left out.
+    The annotation of a field has its Python type, its meaning, its unit, and its kind if the type does not say it. Unit and
+    kind may be left out.
     """
     fields = []
     for name, hint in get_type_hints(table, include_extras=True).items():
@@ -106,16 +106,16 @@ class Row:
 
     @property
     def placement(self) -> str:
-        """Whether input and output were one array, in words."""
+        """``"in place"`` if input and output were one array, else ``"out of place"``."""
         return "in place" if self.in_place else "out of place"
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How a row was timed: spread of its times, and what one isolated operation takes; one for each row.
+    """The timing of a row: the spread of its times, and the time of an isolated operation.
 
-    Back to back, a repetition has the time of its slowest rank. Isolated, the ranks start each repetition
-    together, and it takes from the earliest start to the latest end on their common clock.
+    A repetition back to back has the time of its slowest rank. For an isolated repetition, the ranks start together. Its
+    time goes from the earliest start to the latest end on their common clock.
     """
 
     median: Annotated[float, "of the repetitions back to back; NaN if none were kept", "us"]
@@ -255,7 +255,7 @@ class RunInfo:
 
 
 RANKS = -1
-"""Stands for the number of ranks in the shape of an array."""
+"""Stands for the number of ranks in the shape of an entry."""
 
 
 class BesideArray(NamedTuple):
@@ -270,7 +270,7 @@ class BesideArray(NamedTuple):
     wide : tuple of int
         The shape of one entry; `RANKS` stands for the number of ranks.
     first, many : str
-        Columns of the table: the first entry of a line's part, and how many there are.
+        Names of two columns of the table: the first entry of a line's part, and the number of its entries.
     """
 
     name: str
@@ -281,7 +281,7 @@ class BesideArray(NamedTuple):
 
     @property
     def crc(self) -> str:
-        """Column of the table with the checksum of a line's part."""
+        """The name of the column with the checksum of a line's part."""
         return f"{self.name}_crc"
 
     @property
@@ -313,20 +313,20 @@ class TableForm(NamedTuple):
 
     @property
     def location(self) -> tuple[Column, ...]:
-        """The columns behind its own: where parts of the arrays lie, and checksums."""
+        """The columns behind its own: places of parts of the arrays, and checksums."""
         located = [column for array in self.beside for column in array.location]
         return (*located, Column("crc", "<u4", "CRC-32 of all columns before it"))
 
 
 class SectionKind(NamedTuple):
-    """A run or a recording: what its group in a results file holds.
+    """A kind of group in a results file: runs or recordings.
 
     Attributes
     ----------
     group : str
-        The group of all of them.
+        The name of the group that has all groups of this kind.
     prefix : str
-        Its name, up to the number.
+        The name of each of them, without the number.
     forms : tuple of TableForm
         Its tables.
     """
