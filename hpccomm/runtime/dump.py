@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -206,6 +206,7 @@ def contents(reason: str) -> dict[str, Any]:
         "now": {each["uid"]: each["now"] for each in shown},
         "answers": {each["uid"]: each["answers"] for each in shown},
         "raised": process.raised,
+        "handled": recorder.handled(),
         "ended": process.ended,
         "refused": min(lately, key=itemgetter("ago"), default=None),
         "stacks": list(recorder.stacks()),
@@ -231,6 +232,7 @@ def _entry(entry: CallRecord) -> dict[str, Any]:
         "timeout_ms": timeout * 1e3 if timeout < 1e12 else None,
         "frames": [] if site is None else [_frame(site)],
         "terms": {**label.values, "mode": mode},
+        "nbytes": label.nbytes,
         "error": error,
     }
 
@@ -251,25 +253,31 @@ QUIET_SECONDS = 0.05
 _installed = False
 
 
-def install() -> None:
-    """Dump the last calls at SIGUSR1, unless the program handles that signal. Idempotent."""
+def install(act: Callable[[], object] | None = None) -> None:
+    """Dump the last calls at SIGUSR1, unless the program handles that signal. Idempotent.
+
+    With `act`, do that instead. It must not block.
+    """
     global _installed
     if not _installed and signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
-        service.hear(reading, partial(_asked, reading))
+        service.hear(reading, partial(_asked, reading, act))
         service.start()
         faulthandler.register(signal.SIGUSR1, file=writing, all_threads=False)
         _installed = True
 
 
-def _asked(reading: int) -> None:
+def _asked(reading: int, act: Callable[[], object] | None) -> None:
     time.sleep(QUIET_SECONDS)  # the handler writes a stack in pieces: all of them are one signal
     with contextlib.suppress(BlockingIOError):
         while os.read(reading, 1 << 16):
             pass
     try:
-        dump(reason="SIGUSR1")
+        if act is None:
+            dump(reason="SIGUSR1")
+        else:
+            act()
     except Exception as error:  # noqa: BLE001 (the next signal must still be heard)
         logger.warning("the last calls could not be written: %r", error)
 

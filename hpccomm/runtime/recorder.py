@@ -49,6 +49,9 @@ ended it (None: nothing). While its program is recorded, more follows: see `hpcc
 POLLED, BLOCKING, ASYNC, DEVICE = "polled", "blocking", "asynchronous", "device"
 """How a call waits: in a loop that polls; in the library; in the progress thread; on a stream."""
 
+AWAITED = "awaited"
+"""How an asynchronous call of mpi4py waits, while the program is blocked until it is over."""
+
 Site = tuple[CodeType, int]
 """Where in the program: the code, and the offset of its instruction. No frame: that would keep arrays."""
 
@@ -275,6 +278,18 @@ def doing() -> str:
 
 def _doing(thread: threading.Thread) -> str:
     return described(site_of(own_frame(frames().get(thread.ident or 0))))
+
+
+def handled() -> dict[str, object] | None:
+    """Return the facts of the exception that the main thread is handling, as of `Mishap`, without their moment."""
+    main = threading.main_thread().ident or 0
+    with _looking, no_garbage_collection():
+        error: Any = sys._current_exceptions().get(main)  # noqa: SLF001 (as `frames`)
+    if isinstance(error, tuple):  # up to Python 3.11
+        error = error[1]
+    if error is None:
+        return None
+    return {"error": in_words(error), "site": described(site_of_traceback(error.__traceback__))}
 
 
 def lingering() -> str:

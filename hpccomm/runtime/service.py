@@ -284,8 +284,8 @@ class Voice:
     leaves: Callable[[BaseException], None] = staticmethod(lambda _: None)
 
 
-def write_stderr(text: str) -> None:
-    """Write a line to standard error. Never raises.
+def write_stderr(text: str, to: int = STDERR) -> None:
+    """Write a line to standard error, or to another descriptor. Never raises.
 
     Standard error may be closed, its reader may be gone, or a signal may have interrupted the flush of a stream.
     """
@@ -293,7 +293,7 @@ def write_stderr(text: str) -> None:
         with contextlib.suppress(Exception):  # it may be an object of the program's
             stream.flush()
     with contextlib.suppress(OSError):
-        os.write(STDERR, f"{text}\n".encode(errors="backslashreplace"))
+        os.write(to, f"{text}\n".encode(errors="backslashreplace"))
 
 
 def guard_logging() -> None:

@@ -15,6 +15,7 @@ from hpccomm import errors
 from hpccomm.contracts.backend import ANSWERED, Answer, Facts
 from hpccomm.errors import UsageError
 from hpccomm.results.files import read_text
+from hpccomm.runtime.recorder import ASYNC, AWAITED
 
 _ENDED = (errors.CollectiveTimeout, errors.PeerLost, errors.CommunicatorAborted)
 FOLLOWING = frozenset(
@@ -51,6 +52,14 @@ class RecordedCall:
         The error that ended it; empty without one.
     site : str
         The place in the program, such as ``"step(), train.py line 41"``; empty if not known.
+    sequence : int
+        Number of the call among all calls of its communicator, from 1.
+    nbytes : int
+        Bytes of the rank's larger array.
+    of_mpi4py : bool
+        Whether it is a call of mpi4py, and `operation` the name of the method.
+    mode : str
+        How it waits; see `hpccomm.runtime.recorder`.
     """
 
     uid: str
@@ -62,6 +71,10 @@ class RecordedCall:
     state: str
     error: str
     site: str
+    sequence: int = 0
+    nbytes: int = 0
+    of_mpi4py: bool = False
+    mode: str = ""
 
     @property
     def record(self) -> Facts:
@@ -74,9 +87,26 @@ class RecordedCall:
         return self.state != "completed"
 
     @property
+    def waits(self) -> bool:
+        """Whether the program waits for it while it is under way: not for an asynchronous call of mpi4py."""
+        return not (self.of_mpi4py and self.mode == ASYNC)
+
+    @property
     def refused(self) -> bool:
         """Whether it raised an error that leaves the communicator usable, so that it waits for no rank."""
         return self.state == "failed" and _class(self.error) in REFUSING
+
+    @property
+    def title(self) -> str:
+        """Its name; of a message of mpi4py also the peer and the tag: ``Recv(source=1, tag=7)``."""
+        if not self.of_mpi4py or self.number:
+            return self.operation
+        names = {"dst": "dest", "src": "source", "tag": "tag", "target": "rank", "peers": "ranks"}
+        parts = self.terms.get("calls", [self.terms])
+        said = [f"{names[key]}={each[key]}" for each in parts for key in names if key in each]
+        if len(said) == 1 and "tag" in self.terms:
+            said.insert(0, "source=ANY_SOURCE")
+        return f"{self.operation}({', '.join(said)})".replace("tag=None", "tag=ANY_TAG")
 
     def waited(self, until: float) -> float:
         """Return the seconds that it took, or those that it had taken at the Unix time `until`."""
@@ -160,6 +190,8 @@ class Dump:
         The uncaught exception that ended the rank, if there was one.
     refused : DumpedError or None
         The error of its last refused call, whether or not the program has caught it.
+    handled : DumpedError or None
+        The exception that the main thread was handling.
     ended : str
         Why the rank has ended, in its own words, if it ended by itself or by a signal; else empty.
     job : str
@@ -178,6 +210,7 @@ class Dump:
     answers: Mapping[str, Mapping[int, Answer]]
     raised: DumpedError | None
     refused: DumpedError | None
+    handled: DumpedError | None
     ended: str
     job: str
 
@@ -235,11 +268,12 @@ def _dump(document: object, path: Path) -> Dump:
         world_size=max(_value(whole, "world_size", 0), rank + 1),
         groups=groups,
         calls=tuple(
-            _call(each, f"entry {at}") for at, each in enumerate(_value(whole, "entries", []))
+            _call(each, f"entry {at}", now) for at, each in enumerate(_value(whole, "entries", []))
         ),
         answers=answers,
         raised=_error(whole, "raised"),
         refused=_error(whole, "refused"),
+        handled=_error(whole, "handled"),
         **_values(whole, host="", pid=0, reason="", time=0.0, ended="", job=""),
     )
 
@@ -254,26 +288,46 @@ def _class(text: str) -> str:
     return text.partition(":")[0].strip()
 
 
-def _call(entry: object, what: str) -> RecordedCall:
+_OF_ONE_RANK = ("object", "dtype")
+"""Terms of calls of mpi4py that may differ between ranks."""
+
+
+def _call(entry: object, what: str, now: Mapping[str, Facts]) -> RecordedCall:
     each = _mapping(entry, what)
     group = each.get("process_group")
     if not (isinstance(group, list) and group and isinstance(group[0], str)):
         raise DamagedDump(f"{what} names no communicator")
-    # Ranks may differ in how they wait.
     terms = {**_value(each, "terms", {})}
-    if terms.pop("mode", "") == "asynchronous":
+    mode, of_mpi4py = terms.pop("mode", ""), "mpi" in terms
+    operation = _value(each, "profiling_name", "").rpartition(":")[2] or "a call"
+    state = _value(each, "state", "") or "started"
+    site, began = _site(*_value(each, "frames", [])[:1]), _value(each, "time_created_ns", 0.0) / 1e9
+    if of_mpi4py:
+        operation = str(terms.pop("mpi")).replace("barrier", "Barrier")  # they are one
+        terms = {name: value for name, value in terms.items() if name not in _OF_ONE_RANK}
+        state = "completed" if state == "failed" else state  # it waits no more
+        if mode == AWAITED and state == "started":
+            about = now.get(group[0], {})
+            began = max(began, _value(about, "awaited_since", 0.0))
+            if doing := _value(about, "doing", ""):
+                site = f"{site}, awaited at {doing}" if site else doing
+    elif mode == ASYNC:  # ranks may differ in how they wait
         terms["async_op"] = True
     milliseconds = _value(each, "duration_ms", -1.0)
     return RecordedCall(
         uid=group[0],
         number=0 if each.get("is_p2p") else _value(each, "collective_seq_id", 0),
-        operation=_value(each, "profiling_name", "").rpartition(":")[2] or "a call",
+        operation=operation,
         terms=terms,
-        began=_value(each, "time_created_ns", 0.0) / 1e9,
+        began=began,
         seconds=None if milliseconds < 0 else milliseconds / 1e3,
-        state=_value(each, "state", "") or "started",
+        state=state,
         error=_value(each, "error", ""),
-        site=_site(*_value(each, "frames", [])[:1]),
+        site=site,
+        sequence=_value(each, "op_id", 0),
+        nbytes=_value(each, "nbytes", 0),
+        of_mpi4py=of_mpi4py,
+        mode=mode,
     )
 
 

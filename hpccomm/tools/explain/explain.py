@@ -38,9 +38,9 @@ from hpccomm.errors import UsageError, did_you_mean
 from hpccomm.results.files import open_regular
 from hpccomm.tools import flags, output
 from hpccomm.tools.explain.faults import Fault, find
-from hpccomm.tools.explain.job import History, Job, join
+from hpccomm.tools.explain.job import History, Job, at_place, join
 from hpccomm.tools.flags import JSON, Flag
-from hpccomm.units import WIDTH, ranks_named, wrapped
+from hpccomm.units import WIDTH, grouped, ranks_named, wrapped
 
 if TYPE_CHECKING:
     from hpccomm.tools.explain.dumps import DumpFolder
@@ -57,6 +57,28 @@ def verdict(job: Job, faults: Sequence[Fault]) -> list[str]:
         "and no rank waits for another.",
         *(f"{each[:1].upper()}{each[1:].rstrip('.')}." for each in said),
     ]
+
+
+def places(job: Job, most: int) -> Iterator[str]:
+    """Yield where the ranks are, a line for at most so many ranks, or groups of ranks in one place."""
+    lines = grouped((_place(job, rank), rank) for rank in sorted(job.dumps))
+    for words, ranks in list(lines.items())[:most]:
+        yield f"{ranks_named(ranks)}: {words}"
+    if len(lines) > most:
+        yield f"and {len(lines) - most} more places"
+
+
+def _place(job: Job, rank: int) -> str:
+    dump = job.dumps[rank]
+    under_way = [call for call in dump.calls if call.state == "started" and call.waits]
+    if under_way:
+        call = under_way[-1]
+        return f"in {job.name(call)}{at_place(call.site)} for {call.waited(dump.time):.1f} s"
+    answers = [each[rank].facts for each in dump.answers.values() if rank in each]
+    if any(each.get("leaving") for each in answers):
+        return "at the end of the program"
+    doing = next((each["doing"] for each in answers if each.get("doing")), "")
+    return f"in no call{at_place(str(doing))}"
 
 
 # The last collectives, as rows of marks.

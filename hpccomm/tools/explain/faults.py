@@ -19,7 +19,11 @@ from hpccomm.errors import RankMismatch
 from hpccomm.runtime.verdict import Verdict, judge, refusals, unlike, whereabouts
 from hpccomm.tools.explain.dumps import RecordedCall
 from hpccomm.tools.explain.job import PATIENCE, SIGNALS, History, Job, Waiting, at_place
+from hpccomm.tools.explain.messages import ends
 from hpccomm.units import grouped, ranks_named
+
+ONE_SIZE = ("Bcast", "Allreduce", "Reduce", "Allgather", "Alltoall", "Scan", "Exscan")
+"""Collectives of mpi4py for which all ranks give arrays of one size."""
 
 Sort = Literal["raised", "differing", "cycle", "missing", "late", "stuck", "ended"]
 """Sort of a fault. ``"raised"``: ranks raised an uncaught exception. ``"differing"``: ranks made different calls.
@@ -91,6 +95,10 @@ def _fault(
     said = _sentence(text)
     if facts:
         said += f" {_sentence(refusals(facts).removeprefix('; ').rstrip('.'))}"
+    for rank in named if call.of_mpi4py else ():
+        error = job.dumps[rank].handled if rank in job.dumps else None
+        if error is not None:
+            said += f" Rank {rank} is in the handler of an exception{at_place(error.site)}: {_sentence(error.line.rstrip('.'))}"
     where = call.uid, call.number, call.operation
     return Fault(sort, said, named, tuple(sorted(waiting)), *where, seconds, **more)
 
@@ -258,7 +266,7 @@ def _halted(job: Job, history: History) -> dict[int, int]:
         until = job.dumps[rank].time
         for number in sorted(calls):
             call = calls[number]
-            if job.gone_on(rank, call) or not call.open:
+            if job.gone_on(rank, call) or not (call.open and call.waits):
                 continue
             if died or call.state == "failed" or call.waited(until) >= PATIENCE:
                 halted[rank] = number
@@ -306,21 +314,37 @@ def _missing(job: Job, calls: Mapping[int, RecordedCall], others: Sequence[int])
         whereabouts({each: answers[each] for each in sorted(absent)}, call.number, done)
     )
     if not absent:
-        they = "it was killed or crashed" if len(unheard) == 1 else "they were killed or crashed"
-        text = f"{ranks_named(unheard)} left no dump and gave no answer, so probably {they}"
+        they = "it was" if len(unheard) == 1 else "they were"
+        text = f"{ranks_named(unheard)} left no dump and gave no answer, so probably {they} killed or crashed"
+        if call.of_mpi4py:  # it was asked to write one
+            text += ", or in native code that holds the interpreter"
     have = "has" if len(calls) == 1 else "have"
     began = min(job.moment(each, made.began) for each, made in calls.items())
     text += (
         f". {ranks_named(calls).capitalize()} {have} waited in {'it' if what in text else what}"
         f"{at_place(call.site)} for {seconds:.1f} s, since {time.strftime('%H:%M:%S', time.gmtime(began))} UTC"
     )
+    text += _unreceived(job, rank, call)
     if absent and unheard:
         text += f". Of {ranks_named(unheard)} nothing is known"
     return [_fault(job, "missing", text, absent or unheard, calls, call, seconds)]
 
 
+def _unreceived(job: Job, rank: int, call: RecordedCall) -> str:
+    """Return as sentences what was sent to a rank that waits in a message of mpi4py for something else."""
+    if call.number or not call.of_mpi4py:
+        return ""
+    found = job.histories[call.uid].messages.unreceived(rank, call)
+    return "".join(f". {each[:1].upper()}{each[1:]}" for each in found)
+
+
 def _stuck(job: Job, calls: Mapping[int, RecordedCall], members: Iterable[int]) -> Fault:
     call, seconds = next(iter(calls.values())), _waited(job, calls)
+    sizes = grouped((each.nbytes, rank) for rank, each in sorted(calls.items()))
+    if call.operation in ONE_SIZE and len(sizes) > 1:
+        told = "; ".join(f"{ranks_named(of)}: {nbytes} bytes" for nbytes, of in sizes.items())
+        text = f"the ranks give {job.name(call)}{at_place(call.site)} arrays of different sizes: {told}"
+        return _fault(job, "differing", text, members, calls, call, seconds)
     text = (
         f"all ranks have called {job.name(call)}, and alike as far as is recorded, but {ranks_named(calls)} "
         f"did not complete it within {seconds:.1f} s: no rank is missing. Look at the network "
@@ -441,11 +465,25 @@ def _waiting_for_each_other(job: Job, ring: Sequence[Waiting]) -> Fault:
         f"{at_place(wait.call.site)} for {ranks_named(wait.awaited)}"
         for wait in ring
     ]
+    others = "".join(_unreceived(job, wait.rank, wait.call) for wait in ring)
+    of_mpi4py, numbers = ring[0].call.of_mpi4py, [wait.call.number for wait in ring]
     remedy = "Let one side send while the other receives, or use send_recv"
-    if any(wait.call.number for wait in ring):
-        remedy = "Let all ranks make the calls of several communicators in one order"
+    if all(numbers) or (any(numbers) and not of_mpi4py):
+        remedy = (
+            "Let all ranks make the calls of several communicators in one order, and leave none out"
+        )
+    elif "with tag" in others:
+        remedy = "Give a message one tag where it is sent and where it is received"
+    elif of_mpi4py and not all(ends(wait.call) for wait in ring):
+        remedy = "Let each rank make the calls that the others wait for before it waits for them"
+    elif of_mpi4py:
+        remedy = "Let one side send while the other receives, or use Sendrecv"
     ranks, seconds = [wait.rank for wait in ring], max(wait.seconds for wait in ring)
-    text = f"{ranks_named(ranks)} wait for each other: {'; '.join(waits)}. {remedy}"
+    they = f"{ranks_named(ranks)} wait for each other"
+    if len(ring) == 1:
+        they = f"{ranks_named(ranks)} waits for itself"
+        remedy = "Let it begin the send before it receives, with Isend, or use Sendrecv"
+    text = f"{they}: {'; '.join(waits)}{others}. {remedy}"
     return _fault(job, "cycle", text, ranks, ranks, ring[0].call, seconds, waits=tuple(ring))
 
 
@@ -455,7 +493,7 @@ def _cycle(waiting: Mapping[int, Sequence[Waiting]]) -> list[Waiting]:
     reached = set[tuple[int, int]]()
     for chain in chains:  # the list grows meanwhile: longer chains come after shorter ones
         first, awaited = chain[0].rank, chain[-1].awaited
-        if first in awaited and len(chain) > 1:
+        if first in awaited:
             return chain
         for peer in awaited:
             if peer in waiting and (first, peer) not in reached:

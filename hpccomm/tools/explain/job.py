@@ -9,15 +9,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpccomm.contracts.backend import ANSWERED, Answer, Facts
+from hpccomm.runtime.recorder import AWAITED
 from hpccomm.runtime.verdict import numbered
 from hpccomm.tools.explain.dumps import Dump, DumpedError, Membership, RecordedCall
+from hpccomm.tools.explain.messages import Messages, receives
 from hpccomm.units import grouped, ranks_named
 
 PATIENCE = 0.3
 """Seconds by which a rank must wait, or come late, to count as a fault."""
 
+
+def _plain(name: str) -> str:
+    """Return the name of a collective of hpccomm or of mpi4py, in one spelling."""
+    return name.lower().replace("_", "")
+
+
 MEETINGS = frozenset(
-    f"{name}{uneven}"
+    _plain(f"{name}{uneven}")
     for name in ("barrier", "all_reduce", "all_gather", "reduce_scatter", "all_to_all")
     for uneven in ("", "_v")
 )
@@ -42,11 +50,14 @@ class History:
         The calls by rank of the job and number of the collective, as far back as the records go.
     begun : mapping of int to int
         Number of the last collective that each rank began. Ranks that left no trace are not in it.
+    messages : Messages
+        The messages, as mpi4py's calls tell.
     """
 
     group: Membership
     calls: Mapping[int, Mapping[int, RecordedCall]]
     begun: Mapping[int, int]
+    messages: Messages
 
     def at(self, number: int) -> dict[int, RecordedCall]:
         """Return the recorded calls of the collective of that number, by rank."""
@@ -120,7 +131,8 @@ class Job:
     def name(self, call: RecordedCall) -> str:
         """Return a call in words: ``all_reduce #7 of communicator 'world'``."""
         group = self.histories[call.uid].group
-        return f"{numbered(call.operation, call.number)} of communicator {group.name!r}"
+        what = "on" if call.of_mpi4py else "of communicator"  # it may be a window or a file
+        return f"{numbered(call.title, call.number)} {what} {group.name!r}"
 
     def host(self, rank: int) -> str:
         """Return the host of a rank; empty if it is not known."""
@@ -151,6 +163,14 @@ class Job:
 
     def waiting(self, rank: int) -> Iterator[Waiting]:
         """Yield the calls in which a rank has waited for others for longer than `PATIENCE`."""
+        waits = list(self._waiting(rank))
+        receiving = any(each.call.mode == AWAITED and receives(each.call) for each in waits)
+        for each in waits:
+            # A send that is awaited beside a receive may be done.
+            if not (receiving and each.call.mode == AWAITED and not receives(each.call)):
+                yield each
+
+    def _waiting(self, rank: int) -> Iterator[Waiting]:
         dump = self.dumps[rank]
         first: set[str] = set()
         for call in dump.calls:
@@ -158,11 +178,15 @@ class Job:
             if not call.open or (seconds < PATIENCE and call.state != "failed"):
                 continue
             history = self.histories.get(call.uid)
-            if history is None or (call.number and call.uid in first) or self.gone_on(rank, call):
+            if history is None or not call.waits or (call.number and call.uid in first):
+                continue
+            if self.gone_on(rank, call):
                 continue
             if call.number:
                 first.add(call.uid)
                 awaited = history.absent(call.number)
+            elif call.of_mpi4py:
+                awaited = history.messages.awaited(rank, call)
             else:
                 awaited = _peers(call, history.group, rank)
             if awaited:
@@ -190,7 +214,7 @@ class Job:
         if dump is None:
             return Answer(state, {**known, **facts, "collective": begun})
         waits = list(self.waiting(rank))
-        under_way = [call for call in dump.calls if call.state == "started"]
+        under_way = [call for call in dump.calls if call.state == "started" and call.waits]
         if waits or under_way:
             call = waits[-1].call if waits else under_way[-1]
             site = call.site
@@ -279,7 +303,7 @@ def join(dumps: Sequence[Dump]) -> Job:
             known += [*calls.get(rank, ()), *([0] if rank in by_rank else [])]
             if known:
                 begun[rank] = max(known)
-        histories[uid] = History(group, calls, begun)
+        histories[uid] = History(group, calls, begun, Messages(by_rank, group))
     return Job(by_rank, histories, _clocks(by_rank, histories))
 
 
@@ -295,7 +319,11 @@ def _clocks(dumps: Mapping[int, Dump], histories: Mapping[str, History]) -> dict
         for number in history.numbers[-_LAST:]:
             ends: dict[str, float] = {}
             for rank, call in history.at(number).items():
-                if call.operation in MEETINGS and call.seconds is not None and not call.open:
+                if (
+                    _plain(call.operation) in MEETINGS
+                    and call.seconds is not None
+                    and not call.open
+                ):
                     ends.setdefault(dumps[rank].host, call.began + call.seconds)
             known = next((host for host in ends if host in ahead), None)
             if known is not None:
