@@ -33,7 +33,8 @@ from contest import program
 from contest.program import Ranks
 from contest.promises import Figure
 from contest.rounds import Call
-from hpccomm.tools.programs.advice import Analysis, advise
+from hpccomm.tools.programs.advice import advise
+from hpccomm.tools.programs.analysis import Analysis
 
 MATRIX = np.random.default_rng(0).normal(size=(96, 96)).astype(np.float32)
 

@@ -11,7 +11,7 @@ ACM Transactions on Parallel Computing 3, 2016).
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -496,6 +496,33 @@ def waits(recording: Recording) -> CallWaits:
     since = np.where(calls["asked"] > 0, calls["asked"], begin)
     early = np.clip(until - since, 0, calls["waited"])
     return CallWaits(awaited, until - begin, since, early, matched, pairs)
+
+
+def apart(recording: Recording) -> Recording:
+    """Return a recording in which calls that were awaited together are awaited one by one.
+
+    mpi4py tells when all of them have ended. The one whose other ranks came last ended then, and the others are taken to
+    have ended as long after their own last arrival. They are awaited in that order.
+    """
+    calls = recording.calls
+    own = np.array(["mpi" in one.values for one in recording.signatures], bool)
+    if not own.any():
+        return recording
+    together = np.flatnonzero((calls["asked"] > 0) & own[calls["signature"]])
+    arrival = calls["begin"][waits(recording).awaited[together]]
+    asked, end = calls["asked"][together], calls["end"][together]
+    keys = np.stack([calls.ranks()[together], asked])
+    group = np.unique(keys, axis=1, return_inverse=True)[1].ravel()
+    last = np.zeros(len(together), np.int64)
+    np.maximum.at(last, group, arrival)
+    ended = np.minimum(end, arrival + np.maximum(end - last[group], 0))
+    order = np.lexsort([ended, group])
+    again = np.diff(group[order]) == 0
+    asked[order[1:][again]] = np.maximum(asked[order[1:]], ended[order[:-1]])[again]
+    columns = {name: calls[name].copy() for name in calls.columns}
+    columns["asked"][together], columns["end"][together] = asked, ended
+    columns["waited"][together] = np.maximum(ended - asked, 0)
+    return replace(recording, calls=Calls(calls.starts, columns))
 
 
 def _awaited(recording: Recording, matched: MatchedCollectives) -> Indices:

@@ -10,26 +10,27 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpccomm.contracts.collectives import CALLS, DESCRIPTIONS
-from hpccomm.results.recording import DEVICE, CallSignature, Lateness, Recording, lateness, waits
+from hpccomm.results.recording import (
+    CallSignature,
+    Recording,
+)
 from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.schedules.cost.network import Network, typical
+from hpccomm.tools.programs import lines_to_try, mpi_advice
+from hpccomm.tools.programs.analysis import Advice, Analysis, Change
 from hpccomm.tools.programs.model import (
     BLOCK,
     END,
     MOST_ACTS,
+    START,
     Prediction,
     ProgramModel,
-    error,
     five_numbers,
-    model,
     predict,
 )
 from hpccomm.tools.programs.pricing import collective, fixed, grown, on_network
@@ -41,10 +42,7 @@ from hpccomm.tools.programs.steps import (
     PARTS,
     WAITING,
     Bools,
-    FixedCost,
     Floats,
-    shares,
-    steps,
 )
 from hpccomm.units import counted, few, ranks_named, rounded_size
 
@@ -57,134 +55,11 @@ MOST = 5
 MOST_GROWN = 1_000_000
 """The most acts of several steps on the ranks of another network."""
 
+EXACTLY = {"balance": "serial"}
+"""Rules, and those that say the same with what is to be changed, if they gain as much."""
+
 PIECES = 8
 """Parts in which gradients are reduced while others are computed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """One change of a program.
-
-    Attributes
-    ----------
-    cause : str
-        The rule: a name of `RULES`.
-    what : str
-        The change.
-    seconds : float
-        The predicted step.
-    why : str
-        What was recorded.
-    attempt : str
-        A command, or a line of code.
-    uncertain : bool
-        Whether the gain is less than the error of the prediction, or that is not known.
-    """
-
-    cause: str
-    what: str
-    seconds: float
-    why: str
-    attempt: str
-    uncertain: bool
-
-
-class Analysis:
-    """The facts that the rules read of a recording: its steps, the parts of their time, and the model.
-
-    Parameters
-    ----------
-    recording : Recording
-        With one call at least.
-    most : int
-        The most acts of a model of several steps.
-
-    Attributes
-    ----------
-    recording, waits, steps, shares, model
-        The recording, and what the functions of these names return for it.
-    predicted : Prediction
-        The prediction of the program as it was recorded.
-    error : float
-        The error of predicting the recorded steps, as a part of a step. NaN if it is not known.
-    """
-
-    def __init__(self, recording: Recording, most: int = MOST_ACTS) -> None:
-        self.recording = recording
-        self.waits = waits(recording)
-        self.steps = steps(recording, self.waits.collectives)
-        self.shares = shares(recording, self.steps, self.waits)
-        self.model = model(recording, self.steps, most)
-        self.predicted = predict(self.model)
-        self.error = error(self.predicted.seconds, self.steps)
-
-    @property
-    def step(self) -> float:
-        """Seconds of a typical step."""
-        return float(self.shares.mean.sum()) * 1e-9
-
-    def doubt(self, advice: "Advice") -> str:
-        """Return in words how sure a gain is."""
-        error = "error unknown" if math.isnan(self.error) else f"± {self.error:.1%}"
-        return f"{error}{', uncertain' * advice.uncertain}"
-
-    @cached_property
-    def lateness(self) -> Lateness:
-        """How long each rank keeps others waiting."""
-        return lateness(self.recording, self.waits)
-
-    def nodes(self, signature: CallSignature) -> tuple[int, int]:
-        """Return the number of ranks of a call's communicator that are known, and of their nodes."""
-        if signature.group < 0:
-            return 0, 0
-        ranks = [rank for rank in self.recording.groups[signature.group].ranks if rank >= 0]
-        return len(ranks), len({self.recording.facts.hosts[rank] for rank in ranks})
-
-    def cost(self, signature: CallSignature) -> FixedCost:
-        """Return the cost of an operation; NaN if it is not known."""
-        return self.shares.costs.get((signature.operation, signature.group), _UNKNOWN)
-
-    def each(self, of: Callable[[CallSignature], Any]) -> NDArray[Any]:
-        """Return a value of the signature of each event of the model."""
-        values = np.array([of(one) for one in self.model.signatures])
-        chosen: NDArray[Any] = values[self.model.events["signature"]]
-        return chosen
-
-    @cached_property
-    def half(self) -> Floats:
-        """The bytes of each event of the model at which half of its time is fixed. Smaller ones are small."""
-        return self.each(lambda one: self.cost(one).half_performance_bytes)
-
-    @cached_property
-    def far(self) -> Bools:
-        """Whether each event of the model takes time for its bytes, which another processor than those of the ranks moves."""
-        far = self.each(lambda one: one.mode == DEVICE or self.nodes(one)[1] > 1)
-        return far & (self.model.events["nbytes"] > self.half)
-
-    def named(self, events: Bools) -> str:
-        """Return some events in words: how many calls a step, their operation, size and place."""
-        chosen = self.model.events[events]
-        # At the bounds of pieces, some ranks' calls of an event are missing.
-        there = self.model.members()[events] / np.maximum(chosen["ranks"], 1)
-        number = max(1, round(there.sum() / self.model.steps))
-        signatures = [self.model.signatures[each] for each in np.unique(chosen["signature"])]
-        operations = few(dict.fromkeys(each.operation for each in signatures), 2)
-        bounds = {int(chosen["nbytes"].min()), int(chosen["nbytes"].max())}
-        size = " to ".join(map(rounded_size, sorted(bounds)))
-        sites = few(dict.fromkeys(each.site for each in signatures if each.site), 2)
-        return f"{number} {operations} of {size} a step{f' ({sites})' if sites else ''}"
-
-    def priced(self, seconds: Floats) -> ProgramModel:
-        """Return the program with other seconds of its events."""
-        events = self.model.events.copy()
-        events["seconds"] = seconds
-        return replace(self.model, events=events)
-
-
-_UNKNOWN = FixedCost(math.nan, math.nan)
-
-Change = tuple[ProgramModel, str, str, str]
-"""A changed program; what was changed, why, and what to try."""
 
 
 def advise(analysis: Analysis) -> list[Advice]:
@@ -196,6 +71,10 @@ def advise(analysis: Analysis) -> list[Advice]:
             if left <= 1 - LEAST:
                 seconds, uncertain = analysis.step * left, not 1 - left >= analysis.error
                 advice.append(Advice(cause, what, seconds, why, attempt, uncertain))
+    found = {each.cause: each.seconds - LEAST * analysis.step for each in advice}
+    advice = [
+        each for each in advice if found.get(EXACTLY.get(each.cause, ""), math.inf) > each.seconds
+    ]
     return sorted(advice, key=lambda each: each.seconds)[:MOST]
 
 
@@ -294,7 +173,12 @@ def balance(analysis: Analysis) -> Iterator[Change]:
     whole = analysis.model.steps >= 1  # in pieces, ranks have other calls
     if whole and len(set(np.diff(analysis.model.starts).tolist())) == 1:  # each part by itself
         parts = _usual(analysis.model).reshape(len(work), -1)
-        more = np.where(changing[:, None], parts[some].mean(axis=0) - parts, 0).ravel()
+        parted = np.where(changing[:, None], parts[some].mean(axis=0) - parts, 0)
+        # A rank that computes more in some parts and less in others changes by the difference alone.
+        left = parted.sum(axis=1, keepdims=True)
+        parted = np.where(np.sign(parted) == np.sign(left), parted, 0)
+        sums = parted.sum(axis=1, keepdims=True)
+        more = (parted * np.divide(left, sums, out=np.zeros_like(sums), where=sums != 0)).ravel()
     acts["compute"] = np.maximum(acts["compute"] + more, 0)
     ranks = np.flatnonzero(late).tolist()
     who = ranks_named(ranks) + (f" ({few(slow, 3)})" if all(slow) else "")
@@ -330,14 +214,18 @@ def merge(analysis: Analysis) -> Iterator[Change]:
     kinds: dict[tuple[object, ...], int] = {}
 
     def kind(each: CallSignature) -> int:
-        values = tuple(str(each.values.get(name)) for name in ("dtype", "op", "root"))
+        names = ("dtype", "op", "root", "dst", "src")
+        values = tuple(str(each.values.get(name)) for name in names)
         return kinds.setdefault((each.operation, each.group, *values), len(kinds))
 
     alike, nbytes = analysis.each(kind), events["nbytes"]
-    moves = analysis.each(lambda each: each.operation in DESCRIPTIONS)
+    kinds_that_merge = (*DESCRIPTIONS, *mpi_advice.MESSAGES)
+    moves = analysis.each(lambda each: each.operation.removesuffix("_object") in kinds_that_merge)
     fits = moves & (nbytes > 0) & (nbytes <= analysis.half)
     event = acts["event"]
-    single = (event >= 0) & (acts["kind"] == BLOCK) & fits[event]
+    # From small sends that block, the program goes on.
+    goes_on = (acts["kind"] == START) & analysis.each(lambda each: each.blocks)[event]
+    single = (event >= 0) & ((acts["kind"] == BLOCK) | goes_on) & fits[event]
     follows = single & (_usual(program) < BETWEEN)
     follows[1:] &= single[:-1] & (alike[event[1:]] == alike[event[:-1]])
     follows[program.starts[:-1]] = False
@@ -358,7 +246,8 @@ def merge(analysis: Analysis) -> Iterator[Change]:
         own = start + np.flatnonzero(dropped[start:stop])
         if len(own):
             computed = acts["compute"][own]
-            acts["compute"][own] -= np.minimum(computed, np.median(computed))
+            less = np.minimum(computed, np.median(computed))
+            acts["compute"][own] -= less - mpi_advice.only_recorded(analysis, own, less)
     acts["own"][dropped] = acts["tail"][dropped] = 0
     whole = gone.copy()
     whole[head[gone]] = True
@@ -375,7 +264,7 @@ def merge(analysis: Analysis) -> Iterator[Change]:
     )
     if cost.beta:
         why += f", as long as {rounded_size(cost.half_performance_bytes, 2)} take to move"
-    attempt = f"comm.{one.operation}(np.concatenate(arrays)), if no result is needed before the last of these calls"
+    attempt = lines_to_try.merged(one)
     yield changed, f"Merge {analysis.named(whole)} into {left}", why, attempt
 
 
@@ -415,9 +304,11 @@ def overlap(analysis: Analysis) -> Iterator[Change]:
         hidden = np.maximum(seconds / PIECES, seconds - before * (1 - 1 / PIECES))
         where = "before"
         attempt = "sync = GradientSync(comm, parameters); sync.ready(name) for each that is computed; sync.wait()"
+        attempt = lines_to_try.begun(one, "the next part is computed", attempt)
     else:
         hidden, where = np.maximum(seconds - after, 0), "after"
         attempt = f"work = comm.{one.operation}(x, async_op=True); and work.wait() before x is used"
+        attempt = lines_to_try.begun(one, "what does not need x", attempt)
     taken, beside = (
         float(each.sum()) / program.steps for each in (seconds[fits], np.maximum(before, after))
     )
@@ -448,6 +339,8 @@ def compress(analysis: Analysis) -> Iterator[Change]:
     spent = rate * float(events["nbytes"][fits].sum()) / analysis.model.steps
     why = f"they transfer for {_ms(taken)} a step; to convert the values takes {_ms(spent)} here"
     attempt = 'half = x.astype("float16"); comm.all_reduce(half); or GradientSync(..., compressor=MixedPrecision())'
+    if analysis.each(lambda each: "mpi" in each.values)[fits].any():
+        attempt = f"MPI has no sums of float16; in hpccomm: {attempt}"
     what = f"Compress {analysis.named(fits)} to half the bytes"
     yield analysis.priced(seconds), what, why, attempt
 
@@ -497,6 +390,12 @@ RULES: dict[str, Callable[[Analysis], Iterator[Change]]] = {
     "overlap": overlap,
     "compress": compress,
     "algorithm": another_algorithm,
+    "pickled": mpi_advice.pickled,
+    "serial": mpi_advice.serial,
+    "wait at once": mpi_advice.wait_at_once,
+    "chain": mpi_advice.chain,
+    "barrier": mpi_advice.barrier,
+    "loop": mpi_advice.loops,
 }
 """The rules, by the names of causes."""
 

@@ -28,7 +28,8 @@ from typing import Any
 from hpccomm.errors import UsageError
 from hpccomm.tools import flags, output
 from hpccomm.tools.flags import JSON, Flag, refuse
-from hpccomm.tools.programs.advice import LEAST, Advice, Analysis, advise, bound
+from hpccomm.tools.programs.advice import LEAST, advise, bound
+from hpccomm.tools.programs.analysis import Advice, Analysis
 from hpccomm.tools.programs.model import gradients
 from hpccomm.tools.programs.pricing import what_if
 from hpccomm.tools.programs.steps import PARTS

@@ -370,7 +370,7 @@ def _price(rows: Table, events: Table, gives: Bools, last: Indices) -> None:
         usual = int(np.median(taken[of_early] if of_early.any() else own[of_late]))
         taken[of_late] = np.minimum(taken[of_late], np.maximum(own[of_late], usual))
         own[of_early] = np.minimum(taken[of_early], int(np.median(own[of_late])))
-    rows["own"] = np.where(received, own * 1e-9, rows["own"])
+    rows["own"] = np.where(received & (rows["kind"] == BLOCK), own * 1e-9, rows["own"])
     least = np.full(len(events), np.inf)
     np.minimum.at(least, event[result], taken[result])
     least[np.isinf(least)] = 0

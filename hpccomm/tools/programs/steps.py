@@ -155,14 +155,30 @@ def _periodic(recording: Recording, matched: MatchedCollectives) -> tuple[int, I
         cut = _longest(signature[of_rank], computed[of_rank], allowed, part)
         if cut is not None:
             return cut[0], _returned(recording, together[place[cut[1]]])
+    # Thousands of equal messages hide the collectives between them.
+    rare = np.flatnonzero(place >= 0)
+    between = period(signature[of_rank][rare])
+    ends = between and _cuts(signature[of_rank][rare], np.ones(len(rare), bool), between)
+    if ends is not None:
+        length = int(np.median(np.diff(rare[ends])))
+        return length, _returned(recording, together[place[rare[ends]]])
     cuts: list[Indices] = []
     for one in map(calls.of_rank, range(recording.ranks)):
         own = period(signature[one])
-        ends = own and _cuts(signature[one], np.ones(one.stop - one.start, bool), own)
+        following = computed[one][1:]
+        ends = own and _cuts(signature[one][:-1], _before_longest(signature[one], following), own)
         if ends is None or (cuts and len(cuts[0]) != len(ends)):
             return None
-        cuts.append(ends + one.start)
-    return part[0], _returned(recording, np.stack(cuts, axis=1))
+        cuts.append(calls["begin"][one][ends + 1] - following[ends])
+    return part[0], np.stack(cuts, axis=1)
+
+
+def _before_longest(sequence: Sequence, following: Indices) -> Bools:
+    """Return the calls, but for the last one, of the signature that the longest computation follows, in the median."""
+    kinds, which = np.unique(sequence[:-1], return_inverse=True)
+    usual = [np.median(following[which == each]) for each in range(len(kinds))]
+    before: Bools = which == np.argmax(usual)
+    return before
 
 
 def _returned(recording: Recording, call: Indices) -> Indices:
@@ -180,7 +196,8 @@ def _computed(recording: Recording) -> Indices:
         begin, asked = calls["begin"][one], calls["asked"][one]
         waits = (asked + calls["waited"][one])[asked > 0]
         went_on = np.sort(np.concatenate([begin[:1], back[one], waits]))
-        gaps[one] = begin - went_on[np.searchsorted(went_on, begin, "right") - 1]
+        itself = back[one] == begin  # which is no time that it went on before
+        gaps[one] = begin - went_on[np.searchsorted(went_on, begin, "right") - 1 - itself]
     return gaps
 
 
@@ -394,19 +411,19 @@ def step_parts(
     flights : tuple of two ndarray
         When each asynchronous transfer began and ended.
     """
-    since, until, order = _apart(*blocked[:2])
+    since, until, order = disjoint(*blocked[:2])
     arrived, fixed_cost = (each[order] for each in blocked[2:])
     arrived = np.clip(arrived, since, until)
     small = np.minimum(arrived + fixed_cost, until)
-    waiting, fixed = _within(since, arrived, bounds), _within(arrived, small, bounds)
-    exposed = _within(small, until, bounds)
+    waiting, fixed = within(since, arrived, bounds), within(arrived, small, bounds)
+    exposed = within(small, until, bounds)
     both = [np.concatenate(each) for each in zip((since, until), flights, strict=True)]
-    busy = _within(*_apart(*both)[:2], bounds)
+    busy = within(*disjoint(*both)[:2], bounds)
     hidden = busy - waiting - fixed - exposed
     return np.stack([np.diff(bounds) - busy, hidden, waiting, exposed, fixed], axis=1)
 
 
-def _apart(
+def disjoint(
     begin: NDArray[Any], end: NDArray[Any]
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.intp]]:
     """Return intervals in the order of their begins, without the parts that earlier ones cover, and their former places."""
@@ -419,7 +436,7 @@ def _apart(
     return begin, np.maximum(begin, end), order
 
 
-def _within(begin: NDArray[Any], end: NDArray[Any], bounds: NDArray[Any]) -> NDArray[Any]:
+def within(begin: NDArray[Any], end: NDArray[Any], bounds: NDArray[Any]) -> NDArray[Any]:
     """Return the length of disjoint ordered intervals between each bound and the next."""
     before = np.concatenate([[0], np.cumsum(end - begin)])
     place = np.searchsorted(begin, bounds, "right")

@@ -30,7 +30,8 @@ from hpccomm.results.table import TIME_FORMAT
 from hpccomm.spelling import install_command
 from hpccomm.tools import drawing, flags, output
 from hpccomm.tools.flags import ANY_MACHINE, LOOKED_FOR, query
-from hpccomm.tools.programs.advice import Analysis, advise, bound
+from hpccomm.tools.programs.advice import advise, bound
+from hpccomm.tools.programs.analysis import Analysis
 from hpccomm.tools.runs import charts, curves
 from hpccomm.units import counted, counted_all, few
 

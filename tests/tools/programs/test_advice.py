@@ -13,7 +13,8 @@ from recordings_made import MICRO, MadeCall, all_reduce, in_turn, made, repeated
 
 from hpccomm.results import recording_file
 from hpccomm.results.recording import CallSignature, Recording
-from hpccomm.tools.programs.advice import Analysis, advise, bound
+from hpccomm.tools.programs.advice import advise, bound
+from hpccomm.tools.programs.analysis import Analysis
 from hpccomm.tools.programs.model import predict
 
 FIXED, BYTE = 20 * MICRO, 0.01 * MICRO
