@@ -416,6 +416,12 @@ VARIABLES: tuple[Variable, ...] = (
         "hpccomm-dumps by default, where ranks are processes; TMPDIR if it cannot be written to",
     ),
     Variable("HPCCOMM_RECORDING", _PATH, "", "record the program's calls to this results file"),
+    Variable(
+        "HPCCOMM_RECORD_TIMEOUT",
+        _SECONDS,
+        None,
+        "deadline of the calls of a program of mpi4py, as hpccomm record --timeout sets it",
+    ),
     Variable("HPCCOMM_DEBUG", _SWITCH, False, "log decisions to standard error"),
     Variable("HPCCOMM_ABORT_ON_EXCEPTION", _SWITCH, True, "an uncaught exception ends the job"),
     Variable(

@@ -65,7 +65,7 @@ class RecordedRanks(ClockRanks, Protocol):
 
 NO_CALLS = (
     "rank 0 made no call that is recorded, and hpccomm advise needs some: those on communicators of "
-    "hpccomm are recorded, and none that a program makes of MPI or PyTorch itself"
+    "hpccomm are recorded, with hpccomm record those of mpi4py, and none that a program makes of PyTorch itself"
 )
 
 
@@ -112,8 +112,9 @@ class ProgramRecorder(Hinting):
             raise UsageError(f"path is {self.path} on rank {comm.rank}; give the same on all ranks")
         self._folder = TemporaryDirectory(prefix="hpccomm-") if path is None else None
         file = Path(self._folder.name, "recording.h5") if self._folder else self.path
+        module = None if comm.mpi_comm is None else mpi.start()
         about, self._file = comm.broadcast_object(
-            (_facts(tuple(host for host, *_ in each), comm.mpi_comm), file)
+            (facts_now(tuple(host for host, *_ in each), module), file)
         )
         if self._folder:  # another node does not have the folder yet
             self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -264,7 +265,7 @@ def prepare(path: str | os.PathLike[str]) -> None:
             for each in left:
                 each.unlink()
     else:
-        RecordingWriter(path, _facts(("",), None)).discard()
+        RecordingWriter(path, facts_now(("",))).discard()
 
 
 _recorders: set[ProgramRecorder] = set()
@@ -328,11 +329,11 @@ def _agreed(comm: RecordedRanks, make: Callable[[], Any]) -> Any:
     return writer
 
 
-def _facts(hosts: tuple[str, ...], mpi_comm: object) -> RecordingFacts:
-    """Return the facts of a recording that begins now, taken on this rank."""
+def facts_now(hosts: tuple[str, ...], module: Any = None) -> RecordingFacts:
+    """Return the facts of a recording that begins now, taken on this rank, with the version of MPI by ``mpi4py.MPI``."""
     versions = facts.versions()
-    if mpi_comm is not None:
-        versions["mpi"] = mpi.vendor(mpi.start())
+    if module is not None:
+        versions["mpi"] = mpi.vendor(module)
     return RecordingFacts(
         started=datetime.now().astimezone(),
         user=facts.user(),

@@ -1,0 +1,321 @@
+"""Starts the recording of a program's calls on mpi4py, and knows its communicators, windows and files.
+
+The recording is the one that `hpccomm.communicator.recording` makes: each rank writes its part, and readers join them.
+It begins when MPI has started, and ends when the program finalises MPI or ends. Calls of hpccomm in the same program
+are recorded beside these.
+
+Used by ``sitecustomize`` in the folder `site`.
+"""
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from types import CodeType, FrameType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from hpccomm import settings
+from hpccomm.backends.bootstrap import launch, libmpi
+from hpccomm.communicator.recording import NO_CALLS, facts_now, prepare
+from hpccomm.errors import HpccommError
+from hpccomm.results import facts
+from hpccomm.results.recording import COMPLETED
+from hpccomm.results.recording_file import PartWriter, part_path
+from hpccomm.runtime import dump, recorder
+from hpccomm.runtime.clocks import CommonClock
+from hpccomm.runtime.recorder import (
+    ASYNC,
+    AWAITED,
+    BEGIN,
+    ENDED,
+    ERROR,
+    LABEL,
+    MODE,
+    PACKAGE,
+    CallRecord,
+    Trace,
+    in_words,
+    of_program,
+    own_frame,
+    site_of,
+)
+from hpccomm.runtime.reports import traces
+from hpccomm.runtime.service import ExitStep, Status, after_fork, at_exit, before_end, write_stderr
+from hpccomm.tools.programs.ear import hang
+from hpccomm.tools.programs.ear.calls import HeardGroup, Open, under_way
+from hpccomm.tools.programs.prices import measured
+
+
+class WorldRanks:
+    """The ranks of the job, as `CommonClock` asks for them, on a communicator that the program does not have."""
+
+    def __init__(self, comm: Any) -> None:
+        self.rank, self.size = comm.rank, comm.size
+        self.all_gather_object = comm.allgather
+        self.send, self.recv = comm.Send, comm.Recv
+
+
+class Ear:
+    """Records the calls of one process on mpi4py.
+
+    Attributes
+    ----------
+    trace : Trace or None
+        Takes the calls; None before MPI has started and after the end.
+    hears : bool
+        Whether calls are noted: they are recorded, or a hang is to be explained.
+    ends_waits : bool
+        Whether calls have a deadline.
+    packed : int
+        Bytes that have been pickled and unpickled so far.
+    awaited : dict of int to (float, list of Open)
+        Since when each thread waits for asynchronous calls, as of ``time.perf_counter``, and the calls.
+    """
+
+    def __init__(self, mpi: ModuleType) -> None:
+        self.trace: Trace | None = None
+        self.hears, self.ends_waits, self.packed = False, False, 0
+        self._mpi = mpi
+        self._groups: dict[int, HeardGroup] = {}
+        self._made: Counter[tuple[int, ...]] = Counter()
+        self._named: Counter[str] = Counter()
+        self._places: dict[int, tuple[int, CodeType]] = {}
+        self._part: PartWriter | None = None
+        self._world: Any = None
+        self.awaited: dict[int, tuple[float, list[Open | None]]] = {}
+        self._marked: list[Any] = []
+
+    # The start and the end.
+
+    def start(self, world: Any) -> None:
+        """Begin to record. Collective over `world`, all ranks of the job; blocks."""
+        path = settings.read("HPCCOMM_RECORDING")
+        timeout: Any = settings.read("HPCCOMM_RECORD_TIMEOUT")
+        if self.hears or traces or not (path or timeout):
+            return
+        for name in ("HPCCOMM_RECORDING", "HPCCOMM_RECORD_TIMEOUT"):
+            os.environ.pop(name, None)  # programs that it starts are not recorded
+        comm, here = WorldRanks(private := world.Dup()), dump.process
+        here.rank, here.size, here.job = comm.rank, comm.size, launch.job_name()
+        if path:
+            self._record(comm, private, str(path))
+        self.ends_waits = timeout is not None
+        self.hears = self.trace is not None or self.ends_waits
+        if not self.hears:
+            return
+        self.group(world)
+        folder = Path(f"{path}.dumps" if path else dump.DIRECTORY).absolute()
+        name, number = f"{here.job or 'job'}-", 0
+        if comm.rank == 0:
+            number = hang.first_question(folder, name)
+        self._watch = hang.Watch(self, folder, name, private.bcast(number), timeout)
+        at_exit(ExitStep.CALLERS, self.end)
+        after_fork(self._forked)
+        before_end(partial(self.end, "failed: the process was ended"))
+
+    def _record(self, comm: WorldRanks, private: Any, path: str) -> None:
+        """Begin to record to a file. Collective; where that cannot be, rank 0 says why."""
+        hosts = comm.all_gather_object(facts.host())
+        prices = measured(private)
+        about, refusal = None, ""
+        if comm.rank == 0:
+            try:
+                prepare(path)
+            except HpccommError as error:
+                refusal = str(error)
+            about = facts_now(tuple(hosts), self._mpi)
+            about = replace(about, machine={**about.machine, **prices})
+        about, refusal = private.bcast((about, refusal))
+        part = None
+        try:
+            part = None if refusal else PartWriter(part_path(path, comm.rank), about, comm.rank)
+        except HpccommError as error:
+            refusal = str(error)
+        refusal = next(filter(None, comm.all_gather_object(refusal)), "")
+        if refusal or part is None:
+            if part is not None:
+                part.discard()
+            if comm.rank == 0:
+                write_stderr(f"hpccomm: the program is not recorded: {refusal}")
+            return
+        self._part, self._path, self._world = part, path, comm
+        self._clock = CommonClock(comm)
+        self._read_clock()
+        self.trace = traces[0] = Trace(
+            part.number, partial(part.add_calls, rank=comm.rank), part.flush
+        )
+
+    def _read_clock(self) -> None:
+        """Write a reading of the clock to the part."""
+        assert self._part is not None
+        now = perf_counter()
+        ahead = now - float(self._clock.common(np.array(now)))
+        self._part.add_clock(int(now * 1e9), round(ahead * 1e9), int(self._clock.error * 1e9))
+
+    def end(self, status: str = "") -> None:
+        """Write what is left of this rank's part. Local; idempotent."""
+        trace, part = self.trace, self._part
+        if self.hears:
+            self.hears = False
+            self._watch.leave()
+        if trace is None or part is None:
+            return
+        self.trace = None
+        traces.clear()
+        trace.flush(last=True)
+        error = getattr(sys, "last_value", None)
+        status = status or (COMPLETED if error is None else f"failed: {in_words(error)}")
+        try:
+            part.end(f"failed: {trace.failure}" if trace.failure else status)
+        except HpccommError as failure:
+            write_stderr(f"hpccomm: the recording is not whole: {failure}")
+        if self._world.rank == 0:
+            where = f"each rank's calls are in {part_path(self._path, 0)}, and so on"
+            then = f"{where}; next: hpccomm advise {self._path}"
+            write_stderr(f"hpccomm: {then if part.numbers else NO_CALLS}")
+
+    # What `hang` asks for.
+
+    def _now(self, group: HeardGroup) -> dict[str, Any]:
+        """Return whether the program has ended, and since when (Unix time) it waits for asynchronous calls of a group."""
+        since = [
+            began
+            for began, calls in list(self.awaited.values())
+            if any(call.group is group for call in filter(None, calls))
+        ]
+        waits = {"awaited_since": recorder.unix_ns(min(since)) / 1e9} if since else {}
+        return {"leaving": self._watch.left, **waits}
+
+    def waits(self) -> list[float]:
+        """Return since when threads wait for asynchronous calls, as of ``time.perf_counter``."""
+        return [began for began, _ in list(self.awaited.values())]
+
+    def mark_awaited(self) -> None:
+        """Give the calls that threads wait for now the mode that says so in dumps."""
+        for call in self._marked:
+            call.entry[MODE] = ASYNC
+        waited = [call for _, calls in list(self.awaited.values()) for call in calls]
+        self._marked = [call for call in waited if under_way(call)]
+        for call in self._marked:
+            call.entry[MODE] = AWAITED
+
+    def flush(self) -> None:
+        """Bring to the file what is recorded."""
+        if self.trace is not None:
+            self.trace.flush()
+
+    def _forked(self) -> None:
+        """Leave the parent's files alone: this is a child."""
+        self.hears, self.trace = False, None
+
+    def abort(self) -> None:
+        """End all ranks."""
+        self._watch.left = True
+        self.end("failed: a call waited for longer than the timeout")
+        libmpi.abort(self._mpi, Status.ENDED)
+        os._exit(Status.ENDED)
+
+    # Where a call is made, and by whom.
+
+    def site(self, frame: FrameType) -> recorder.Site | None:
+        """Return where the program makes a call; None if hpccomm makes it, or nothing is recorded."""
+        if not self.hears:
+            return None
+        code = frame.f_code
+        found = self._places.get(id(code))  # the hash of a code takes a quarter of a microsecond
+        if found is None:
+            file = code.co_filename
+            kind = 0 if file.startswith(PACKAGE) else 1 if of_program(file) else 2
+            found = self._places[id(code)] = kind, code
+        if found[0] == 1:
+            return code, frame.f_lasti
+        return site_of(own_frame(frame) or frame) if found[0] else None
+
+    def group(self, handle: Any, *, made: str = "", like: HeardGroup | None = None) -> HeardGroup:
+        """Return the group of a communicator, window or file.
+
+        Parameters
+        ----------
+        handle : Comm, Win or File
+            Of mpi4py.
+        made : str
+            Its name, if it has just been made: then earlier ones with this handle are gone.
+        like : HeardGroup, optional
+            The group whose ranks it has, if these cannot be asked for.
+        """
+        key = None if handle is None else handle.handle
+        found = None if made or key is None else self._groups.get(key)
+        if found is None:
+            found = self._new(handle, made, like)
+            if key is not None:
+                self._groups[key] = found
+        if hasattr(handle, "_group"):  # others are of mpi4py's own class
+            handle._group = found  # noqa: SLF001
+        return found
+
+    def forget(self, group: HeardGroup) -> None:
+        """Forget a group that has ended: its handle may become that of another."""
+        for key in [key for key, each in self._groups.items() if each is group]:
+            del self._groups[key]
+
+    def _new(self, handle: Any, name: str, like: HeardGroup | None) -> HeardGroup:
+        mpi = self._mpi
+        if like is not None:
+            members, rank = like.members, like.origin.rank
+        else:
+            everyone, own = mpi.COMM_WORLD.Get_group(), handle.Get_group()
+            members, rank = tuple(own.Translate_ranks(None, everyone)), own.rank
+            if getattr(handle, "is_inter", False):
+                far = handle.Get_remote_group()
+                others = tuple(far.Translate_ranks(None, everyone))
+                far.Free()
+                rank += len(others) if others < members else 0
+                members = tuple(sum(sorted([members, others]), ()))
+            own.Free()
+            everyone.Free()
+        number = self._made[members]
+        self._made[members] += 1
+        whole = members == tuple(range(mpi.COMM_WORLD.size))
+        uid = f"mpi {'all' if whole else ','.join(map(str, members))} {number}"
+        name = name or handle.Get_name() or uid
+        self._named[name] += 1
+        name = name if self._named[name] == 1 else f"{name}, {self._named[name]}"
+        group = HeardGroup(uid, name, members, rank, self._now)
+        group.matched = like.matched if like else not getattr(handle, "is_inter", False)
+        return group
+
+    def failed(self, entry: CallRecord, error: BaseException) -> None:
+        """Note that a call has raised."""
+        entry[ERROR], entry[ENDED] = in_words(error), perf_counter() - entry[BEGIN]
+        if self.trace is not None:
+            self.trace.take(entry, None)
+
+    def over(self, call: Open, asked: float, status: Any, nbytes: int, value: Any) -> None:
+        """Note that an asynchronous call is over, which the program has asked for since a moment."""
+        entry, labels = call.entry, call.labels
+        if entry is None or entry[ENDED] is not None:
+            return
+        if status is not None and labels.open(call.asked):
+            call.asked = labels.come(call.asked, status)
+        if labels.pickles and not labels.value:
+            call.asked = labels.pickled(call.asked, nbytes, value)
+        entry[LABEL] = labels.of(call.asked)
+        entry[ENDED] = perf_counter() - entry[BEGIN]
+        if self.trace is not None:
+            self.trace.waited(entry, asked)
+
+    def starts(self, requests: Iterable[Any], frame: FrameType) -> None:
+        """Note that persistent calls begin."""
+        site = self.site(frame)
+        for call in [getattr(each, "_open", None) for each in requests] if site else ():
+            if call is not None:
+                label = call.labels.of(call.asked)
+                call.entry = call.group.begin(label, site, ASYNC, call.collective)
+                if self.trace is not None:
+                    self.trace.take(call.entry, None)
