@@ -7,11 +7,13 @@ Run it on one rank::
 Turns with a recording to a file and without one follow each other. Times are of the processor, in all threads: a rank
 that waits for another one spins, and would hide what its own thread does meanwhile. ``all_reduce 8 added`` is in
 microseconds a call, of tens of thousands in a row, so that their packing and writing is in it. ``training ratio`` is
-the time of docs/examples/train_digits.py over that without. Figures are medians over the turns.
+the time of docs/examples/train_digits.py over that without. ``mpi4py Allreduce 8 added`` is of a program that uses mpi4py
+alone, in processes of their own, under ``hpccomm record`` and without it. Figures are medians over the turns.
 """
 
 import importlib
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +32,9 @@ from contest.rounds import duration
 
 CALLS = 1 << 15
 """Calls of a turn: several blocks of them are packed in it."""
+
+OF_PROCESSES = 3
+"""Turns of a figure that takes a process for each."""
 
 
 def seconds(comm: hpccomm.Communicator) -> float:
@@ -50,6 +55,27 @@ def training(comm: hpccomm.Communicator) -> float:
     return time.process_time() - begin
 
 
+OF_MPI4PY = f"""
+import time
+import numpy as np
+from mpi4py import MPI
+x, y = np.zeros(1), np.zeros(1)
+call = MPI.COMM_SELF.Allreduce
+call(x, y)
+begin = time.process_time()
+for _ in range({CALLS}):
+    call(x, y)
+time.sleep(1.5)  # a thread writes the calls every second
+print((time.process_time() - begin) / {CALLS})
+"""
+
+
+def mpi4py(record: Sequence[str]) -> float:
+    """Return what a call of mpi4py takes in a process of its own, which `record` may start."""
+    words = [*record, sys.executable, "-c", OF_MPI4PY]
+    return float(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+
+
 def measure(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
     """Measure figures."""
     comm, measured = ranks.comm, {}
@@ -58,11 +84,15 @@ def measure(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
         for figure in names:
             added = figure.endswith("added")
             run = seconds if added else training
-            run(comm)
             turns = []
-            for turn in range(2 * ranks.request.turns):
-                with comm.record(file) if turn % 2 else nullcontext():
-                    turns.append(run(comm))
+            if figure.startswith("mpi4py"):
+                record = (sys.executable, "-m", "hpccomm", "record", "--output", str(file), "--")
+                turns = [mpi4py(record if turn % 2 else ()) for turn in range(2 * OF_PROCESSES)]
+            else:
+                run(comm)
+                for turn in range(2 * ranks.request.turns):
+                    with comm.record(file) if turn % 2 else nullcontext():
+                        turns.append(run(comm))
             without, recorded = map(statistics.median, (turns[::2], turns[1::2]))
             value = (recorded - without) * 1e6 if added else recorded / without
             says = f"{duration(recorded)}; {duration(without)} without"

@@ -41,7 +41,7 @@ class LocalStatistics:
     nbytes : int
         Averaged bytes: parameters, and the padding between them.
     saved_nbytes : int
-        The bytes for an average of the gradients in every step, less `nbytes`. Below 0 if there were more synchronizations
+        The bytes for an average of the gradients in every step, less ``nbytes``. Below 0 if there were more synchronizations
         than steps.
     seconds : float
         Time in synchronizations. It includes waiting for late ranks.

@@ -152,7 +152,7 @@ class ReductionSettings:
         The most bytes in the first bucket of each dtype. A smaller one can be sent earlier.
     min_bucket_bytes : int
         If the last bucket of a dtype has fewer bytes, its gradients go into the bucket before it. That bucket may
-        then exceed `bucket_bytes`.
+        then exceed ``bucket_bytes``.
     bucketing : bool
         False makes one call for each gradient, for debugging.
     deterministic : bool

@@ -84,3 +84,13 @@ def test_the_examples_of_devices_run_on_the_stand_in(mpiexec: Mpiexec, tmp_path:
     done = mpiexec(2, program, env=environment)
     assert done.returncode == 0, done.stderr
     assert "over nccl" in done.stdout
+
+
+def test_the_recorded_program_and_the_faster_one(shared_job: Callable) -> None:
+    heat, faster = (
+        shared_job(2, PROGRAMS / f"{each}.py", "30").stdout for each in ("heat", "heat_faster")
+    )
+    assert heat == faster != ""
+    command = "mpiexec -n 2 hpccomm record --output heat.h5 -- python docs/examples/tutorials/heat.py 300"
+    said = shown("docs/tutorials/first_recording.rst", command)[1]
+    assert skeleton([said], r"[\d.e-]+") == skeleton(heat.splitlines(), r"[\d.e-]+")
