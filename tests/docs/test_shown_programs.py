@@ -91,6 +91,8 @@ def test_the_recorded_program_and_the_faster_one(shared_job: Callable) -> None:
         shared_job(2, PROGRAMS / f"{each}.py", "30").stdout for each in ("heat", "heat_faster")
     )
     assert heat == faster != ""
-    command = "mpiexec -n 2 hpccomm record --output heat.h5 -- python docs/examples/tutorials/heat.py 300"
+    command = (
+        "mpiexec -n 2 hpccomm record --output heat.h5 -- python docs/examples/tutorials/heat.py 300"
+    )
     said = shown("docs/tutorials/first_recording.rst", command)[1]
     assert skeleton([said], r"[\d.e-]+") == skeleton(heat.splitlines(), r"[\d.e-]+")
