@@ -413,6 +413,8 @@ _ANY, _UNKNOWN = -1, -2
 def _ends(recording: Recording, signature: CallSignature) -> Iterator[tuple[int, int, int, int]]:
     """Yield for each end of a message in a call: whether it sends, the communicator, the other rank, the kind of message."""
     each: Mapping[str, Any]
+    if signature.operation == "probe":  # which leaves the message where it is
+        return
     for each in signature.values.get("calls", (signature.values,)):
         objects = signature.operation.endswith("_object")
         for end in ("dst", "src"):
@@ -421,7 +423,9 @@ def _ends(recording: Recording, signature: CallSignature) -> Iterator[tuple[int,
                 ranks = recording.groups[signature.group].ranks
                 other = ranks[peer] if ranks[peer] >= 0 else _UNKNOWN
                 yield end == "dst", signature.group, other, 2 * (each.get("tag") or 0) + objects
-    if signature.operation in ("recv", "recv_object") and "src" not in signature.values:
+    # Of mpi4py's receives, one from no rank (MPI.PROC_NULL) has neither sender nor tag.
+    receives = signature.operation in ("recv", "recv_object") and "src" not in signature.values
+    if receives and ("mpi" not in signature.values or "tag" in signature.values):
         yield False, signature.group, _ANY, -1
 
 

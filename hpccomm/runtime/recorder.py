@@ -450,6 +450,8 @@ class Trace:
         Writes calls: columns by the names of `hpccomm.results.recording.CALL_COLUMNS`, with times of this rank's clock.
     write : callable
         Writes the added calls to the file.
+    thread : int, optional
+        The identifier of the program's thread; by default that of the one that makes the trace.
 
     Attributes
     ----------
@@ -462,6 +464,7 @@ class Trace:
         number: Callable[[Origin | None, CallFingerprint, str, str], int],
         add_calls: Callable[[dict[str, NDArray[Any]]], object],
         write: Callable[[], object],
+        thread: int | None = None,
     ) -> None:
         self.failure = ""
         self._number, self._add_calls, self._write = number, add_calls, write
@@ -471,7 +474,7 @@ class Trace:
         self._known: dict[int, int] = {}
         self._kept: list[object] = []  # what `_known` has the identities of
         self._beside: deque[CallRecord] = deque(maxlen=BLOCK)
-        self._thread = get_ident()
+        self._thread = get_ident() if thread is None else thread
         self._writing = Lock()
         self._wake = Event()
         self._ended, self._due = False, 0.0

@@ -340,7 +340,8 @@ def _unreceived(job: Job, rank: int, call: RecordedCall) -> str:
 
 def _stuck(job: Job, calls: Mapping[int, RecordedCall], members: Iterable[int]) -> Fault:
     call, seconds = next(iter(calls.values())), _waited(job, calls)
-    sizes = grouped((each.nbytes, rank) for rank, each in sorted(calls.items()))
+    known = [(each.nbytes, rank) for rank, each in sorted(calls.items()) if each.nbytes]
+    sizes = grouped(known)
     if call.operation in ONE_SIZE and len(sizes) > 1:
         told = "; ".join(f"{ranks_named(of)}: {nbytes} bytes" for nbytes, of in sizes.items())
         text = f"the ranks give {job.name(call)}{at_place(call.site)} arrays of different sizes: {told}"

@@ -56,7 +56,7 @@ MOST_GROWN = 1_000_000
 """The most acts of several steps on the ranks of another network."""
 
 EXACTLY = {"balance": "serial"}
-"""Rules, and those that say the same with what is to be changed, if they gain as much."""
+"""For a rule, another one that also says what is to be changed: it replaces the first if it gains as much."""
 
 PIECES = 8
 """Parts in which gradients are reduced while others are computed."""

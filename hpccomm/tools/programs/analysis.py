@@ -1,6 +1,6 @@
 """What rules for advice read of a recording: its steps, where their time goes, and the model of the program.
 
-Used by `advice`, `mpi_advice` and `advise`.
+Used by `advice`, `mpi_advice`, `advise`, and by `hpccomm.tools.runs.report`.
 """
 
 import math

@@ -42,7 +42,10 @@ def bare(one: CallSignature) -> str:
 
 def merged(one: CallSignature) -> str:
     """Return the line that makes one call of several."""
-    name, operation = (each.replace("recv", "send") for each in (name_of(one), one.operation))
+    name, operation = (
+        re.sub("^(i?)recv", r"\1send", each, flags=re.IGNORECASE)
+        for each in (name_of(one), one.operation)
+    )
     several = "list_of_values" if operation.endswith("_object") else "np.concatenate(arrays)"
     line = f"comm.{operation}({several})"
     if "mpi" in one.values:

@@ -3,6 +3,7 @@
 They are rules as those of `hpccomm.tools.programs.advice`. What is to be tried is a line of mpi4py's, and one of hpccomm's.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -23,6 +24,9 @@ LITTLE = 0.1
 """The part of a time that is little of it."""
 
 MESSAGES = ("send", "recv", "send_recv")
+
+SENDABLE = re.compile(r"array of (u?int|float|complex)\d+|array of bool")
+"""Objects that calls of arrays can send."""
 
 
 def only_recorded(analysis: Analysis, acts: Indices, computed: Floats) -> Floats:
@@ -91,7 +95,8 @@ def _later(analysis: Analysis, chosen: Indices, what: str) -> Iterator[Change]:
         f"they are awaited for {_each(analysis, predicted.end - predicted.begin, chosen)}, and what is computed right "
         "after that is computed before; the gain is an upper bound, as a recording does not show which values are needed when"
     )
-    name = name_of(program.signatures[messages.signature[chosen[0]]]).lower().removeprefix("i")
+    name = name_of(program.signatures[messages.signature[chosen[0]]]).lower()
+    name = name.removesuffix("_init").removeprefix("i")
     attempt = both(f"I{name}", "request = ", "; what does not need x; request.Wait()")
     calls = analysis.named(_these(analysis, event))
     yield replace(program, acts=acts), f"{what} {calls}", why, attempt
@@ -114,7 +119,8 @@ def wait_at_once(analysis: Analysis) -> Iterator[Change]:
     begun = np.append(False, ((acts["kind"] == START) & ~messages.blocks)[:-1])
     computed = np.append(0, np.cumsum(acts["compute"]))
     after = computed[messages.next + 1] - computed[1:]
-    at_once = begun & (acts["kind"] == WAIT) & (acts["compute"] < LITTLE * after)
+    heard = np.array([bool(bare(one)) for one in analysis.model.signatures])[messages.signature]
+    at_once = heard & begun & (acts["kind"] == WAIT) & (acts["compute"] < LITTLE * after)
     yield from _later(analysis, np.flatnonzero(at_once), "Compute before the wait for")
 
 
@@ -138,7 +144,9 @@ def chain(analysis: Analysis) -> Iterator[Change]:
 def pickled(analysis: Analysis) -> Iterator[Change]:
     """Move arrays as they are, and not pickled."""
     program, facts = analysis.model, analysis.recording.facts.machine
-    arrays = analysis.each(lambda one: str(one.values.get("object")).startswith("array of"))
+    arrays = analysis.each(
+        lambda one: SENDABLE.fullmatch(str(one.values.get("object"))) is not None
+    )
     least = analysis.each(lambda one: price(facts, bare(one), one.nbytes))
     fits = arrays & (least < program.events["seconds"])
     if not fits.any():
@@ -233,5 +241,7 @@ def loops(analysis: Analysis) -> Iterator[Change]:
         for each, places in ((seconds, event), (acts["own"], runs.ravel())):
             each[places] = np.fmin(each[places], all_take / len(others))
         why = f"rank {root} has a message with each other rank, one after the other; in {name} the ranks share that"
-        what = f"Make one {name} of {analysis.named(_these(analysis, event))}"
+        # Parts of one array have the memory of that array.
+        among = ", or Scatter if they differ," if name == "Bcast" else ""
+        what = f"Make one {name}{among} of {analysis.named(_these(analysis, event))}"
         yield replace(analysis.priced(seconds), acts=acts), what, why, both(name)

@@ -1,6 +1,7 @@
 """What mpi4py's calls of arrays take on the ranks of a program, measured when its recording starts.
 
-`hpccomm.tools.programs.mpi_advice` compares calls with it that pickle arrays, or that do a collective's work.
+`hpccomm.tools.programs.ear` measures. `hpccomm.tools.programs.mpi_advice` compares these times with those of calls
+that pickle arrays, and of messages that do a collective's work.
 """
 
 import re
@@ -21,6 +22,9 @@ REPEATS, LONGEST = 5, 0.2
 SMALL_ONES, SMALL_MESSAGES = 20, 2000
 """Calls of the smallest size that follow each other. Of many messages, the sender waits for the receiver now and then."""
 
+MOST_BYTES = 1 << 26
+"""Bytes that are gathered at most on a rank: nodes have many of them."""
+
 NAME = "price of "
 """Before an operation: the name of a fact of the machine."""
 
@@ -31,7 +35,7 @@ AS = {
     **dict.fromkeys(("send", "recv", "send_recv"), "message"),
     **dict.fromkeys(("send_object", "recv_object", "send_recv_object"), "message_object"),
 }
-"""Operations that are not measured, and one that moves as much or more."""
+"""For each operation that is not measured, one that is, and that moves as many bytes or more."""
 
 
 def measured(comm: Any) -> dict[str, str]:
@@ -43,16 +47,15 @@ def measured(comm: Any) -> dict[str, str]:
         Of mpi4py, on which no other call is under way.
     """
     x, sums = (np.zeros(SIZES[-1], np.uint8) for _ in range(2))
-    every = np.zeros(comm.size * SIZES[-1], np.uint8)
+    every = np.zeros(min(comm.size * SIZES[-1], MOST_BYTES), np.uint8)
 
     def messages(send: Callable[[int], Any], recv: Callable[[], Any], number: int) -> None:
-        if comm.rank:
-            for _ in range(number):
+        # Two ranks do it, and the others wait.
+        for _ in range(number if comm.rank < 2 else 0):
+            if comm.rank:
                 recv()
-        else:
-            for to in range(1, comm.size):
-                for _ in range(number):
-                    send(to)
+            else:
+                send(1)
 
     def collectives(call: Callable[[], Any], number: int) -> None:
         for _ in range(number):
@@ -69,20 +72,22 @@ def measured(comm: Any) -> dict[str, str]:
             "gather": partial(collectives, partial(comm.Gather, part, all_parts)),
             "all_gather": partial(collectives, partial(comm.Allgather, part, all_parts)),
             "message": partial(messages, partial(comm.Send, part), partial(comm.Recv, part)),
-            "message_object": partial(messages, partial(comm.send, n), comm.recv),
+            "message_object": partial(messages, partial(comm.send, bytes(n)), comm.recv),
         }.items():
             message = name.startswith("message")
             number = (SMALL_MESSAGES if message else SMALL_ONES) if n == SIZES[0] else 1
             least = inf
-            for _ in range(REPEATS if spent < LONGEST else 0):
+            too_much = name.endswith("gather") and n * comm.size > MOST_BYTES
+            for _ in range(0 if too_much else REPEATS):
+                if spent >= LONGEST:
+                    break
                 begin = perf_counter()
                 call(number)
                 # All ranks know the same, and go on or stop together.
                 last = max(comm.allgather(perf_counter() - begin))
                 least, spent = min(least, last), spent + last
             if least < inf:
-                each = least / number / (comm.size - 1 if message else 1)
-                taken.setdefault(NAME + name, []).append(f"{n} B {each:.3e} s")
+                taken.setdefault(NAME + name, []).append(f"{n} B {least / number:.3e} s")
     return {name: ", ".join(points) for name, points in taken.items()}
 
 

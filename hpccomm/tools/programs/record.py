@@ -1,9 +1,9 @@
 """Run a program, and record every call that it makes on communicators, on one clock.
 
 The program needs no change. It is recorded from where it makes its first communicator of all ranks until
-that is finalized, or where it uses mpi4py, from where MPI starts. Its calls are added to the results file. Until then,
-each rank writes to a file of its own beside it, FILE.rank0 and so on. A program that is killed loses the last seconds
-alone: readers of FILE join what the ranks have written.
+that is finalized, or where it uses mpi4py, from where MPI starts. Each rank writes to a file of its own, FILE.rank0 and so on.
+A program of hpccomm joins them to FILE at its end. Else all that read FILE join them, and so does the next recording. A
+program that is killed loses the last seconds alone.
 
 Record all ranks of a job: they make the start together. Programs that a recorded one starts are not recorded.
 

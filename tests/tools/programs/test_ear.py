@@ -428,3 +428,55 @@ def test_tests_of_mpi4py_pass(mpiexec: Job, tmp_path: Path, ranks: int) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("\nOK") == ranks
     assert len(read(tmp_path).groups) > 100
+
+
+EDGES = """
+from mpi4py import MPI
+import numpy as np
+comm = MPI.COMM_WORLD
+rank, size = comm.rank, comm.size
+x, y, z = np.zeros(4), np.zeros(4), np.zeros(4)
+up = rank + 1 if rank + 1 < size else MPI.PROC_NULL
+down = rank - 1 if rank else MPI.PROC_NULL
+for _ in range(3):
+    requests = [comm.Irecv(y, down, 1), comm.Irecv(z, up, 2)]
+    comm.Send(x, up, 1)
+    comm.Send(x, down, 2)
+    MPI.Request.Waitall(requests)
+    if rank == 0:
+        status = MPI.Status()
+        comm.Probe(MPI.ANY_SOURCE, 7, status)
+        comm.Recv(y, status.Get_source(), 7)
+        while not comm.Iprobe(1, 8):
+            pass
+        comm.Recv(y, 1, 8)
+    elif rank == 1:
+        comm.Send(x, 0, 7)
+        comm.Send(x, 0, 8)
+receive = comm.Recv_init(y, MPI.ANY_SOURCE, 9) if rank == 0 else None
+for sender in range(1, size):
+    if rank == 0:
+        MPI.Prequest.Startall(requests=[receive])
+        receive.Wait()
+    elif rank == sender:
+        comm.Send(x, 0, 9)
+    comm.Barrier()
+try:
+    comm.Recv(x, src=0)
+except TypeError as error:  # mpi4py's own words
+    assert "src" in str(error)
+"""
+
+
+def test_messages_at_edges_and_behind_probes_match(mpiexec: Job, tmp_path: Path) -> None:
+    done = mpiexec(3, *recorded(tmp_path, EDGES))
+    assert done.returncode == 0, done.stderr
+    recording = read(tmp_path)
+    operations = recording.of_signature("operation")
+    # Four messages of a halo and two more in each step, and one of each other rank in the end.
+    assert len(messages(recording).sends) == 3 * (4 + 2) + 2
+    assert (operations == "probe").sum() == 3 * 2, "those that found something"
+    ends = [
+        each.values["src"] for each in recording.signatures if each.values["mpi"] == "Recv_init"
+    ]
+    assert sorted(ends) == [1, 2]

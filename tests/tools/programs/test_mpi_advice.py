@@ -358,7 +358,7 @@ def test_loops_of_messages_are_collectives(mpiexec: Job, tmp_path: Path) -> None
     (recording,) = recording_file.read_recordings(tmp_path / "t.h5")
     found = {what: attempt for _, what, _, attempt in loops(Analysis(recording))}
     (sends, bcast), (receives, gather) = sorted(found.items())
-    assert sends.startswith("Make one Bcast of 2 Recv of 512 KiB a step")
+    assert sends.startswith("Make one Bcast, or Scatter if they differ, of 2 Recv of 512 KiB a")
     assert bcast == "comm.Bcast(x, root=root); in hpccomm: comm.broadcast(x, root)"
     assert receives.startswith("Make one Gather of 2 Recv of 512 KiB a step")
     assert gather == "comm.Gather(x, y, root=root); in hpccomm: comm.gather(x, root)"

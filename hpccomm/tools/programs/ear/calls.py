@@ -22,6 +22,10 @@ CALLS_KEPT = 1024
 """Calls of each communicator that a dump shows."""
 
 
+MOST_KNOWN = 1 << 12
+"""Fingerprints of a method, and reductions, that are kept."""
+
+
 class HeardGroup:
     """Ranks that make calls together: a communicator, a window or a file.
 
@@ -73,13 +77,18 @@ class HeardGroup:
         self._ring.append(entry)
         return entry
 
+    def drop(self, entry: CallRecord) -> None:
+        """Forget a call, unless another one has begun since."""
+        if self._ring and self._ring[-1] is entry:
+            self._ring.pop()
+
     def flight_facts(self) -> dict[str, Any]:
         """Return its part of a dump."""
         uid, name, *_ = self.origin
         return {
             "uid": uid,
             "name": name,
-            "ranks": self.members,
+            "ranks": [each for each in self.members if each >= 0],  # others are of another job
             "now": {
                 "collective": self.collectives,
                 "refused": None,
@@ -115,6 +124,15 @@ class Arguments:
         """Return the arguments of a call, in order."""
         full = given + self._defaults[len(given) :]
         return tuple(map(named.get, self.names, full)) if named else full
+
+    def put(
+        self, name: str, value: Any, given: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of a call as they are given by place and by name, with another value of one."""
+        place = self.names.index(name)
+        if place < len(given):
+            return (*given[:place], value, *given[place + 1 :]), named
+        return given, {**named, name: value}
 
     def pick(self, names: Sequence[str]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
         """Return a function that takes these arguments out of all. It is a slice, or the interpreter's own."""
@@ -188,7 +206,7 @@ class Labels:
         self._mpi = mpi
         self._known: dict[Asked, CallFingerprint] = {}
         self._ops: dict[int, Any] = {}  # which keeps them, so that an identity stays theirs
-        self.pickles = operation.endswith("_object")
+        self.pickles, self.probes = operation.endswith("_object"), operation == "probe"
         names = tuple(each for each in NUMBERS if each in arguments)
         self._numbers = arguments.pick(names)
         self._of_group = operation in ("post", "start")
@@ -221,6 +239,9 @@ class Labels:
         if self._op is not None:
             (function,) = self._op(every)
             op = id(function)
+            if len(self._ops) > MOST_KNOWN:
+                self._ops.clear()
+                self._known.clear()
             self._ops[op] = function
         elif self._of_group:
             numbers += (self._ranks(self.arguments.one("group", given, named)),)
@@ -263,7 +284,7 @@ class Labels:
         try:
             found = self._known.get(asked)
             if found is None:
-                if len(self._known) > 1 << 12:
+                if len(self._known) > MOST_KNOWN:
                     self._known.clear()
                 found = self._known[asked] = self._new(*asked)
         except TypeError:  # a rank or tag is no number, which mpi4py will say

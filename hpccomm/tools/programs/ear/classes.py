@@ -5,7 +5,7 @@ are; where the arguments of a method stand is read from its signature. Whatever 
 place of its own. So ``isinstance``, comparisons, pickles and handles stay right: an object of mpi4py's own class counts as
 one of the class in its place. Such objects come from C, as those of petsc4py and h5py do, and so their calls are not recorded.
 
-Used by `listening`.
+Used by ``sitecustomize`` in the folder `site`.
 """
 
 import pickle
@@ -62,7 +62,8 @@ class RecordingClasses:
         @wraps(function)
         def count(*given: Any, **named: Any) -> Any:
             result = function(*given, **named)
-            ear.packed += len(result if makes else given[0])
+            size = len(result if makes else given[0])
+            ear.packed[get_ident()] = ear.packed_here() + size
             return result
 
         return count
@@ -103,10 +104,18 @@ class RecordingClasses:
                     methods[name] = classmethod(made) if isinstance(there, classmethod) else made
 
         def __subclasshook__(cls: type, other: type) -> bool:  # noqa: N807
-            return issubclass(other, own) if "_own" in vars(cls) else NotImplemented
+            return issubclass(other, own) if "_hpccomm_own" in vars(cls) else NotImplemented
 
-        body: dict[str, Any] = {"__module__": own.__module__, "__doc__": own.__doc__, "_own": own}
-        body |= {"_group": None, "_open": None, "__subclasshook__": classmethod(__subclasshook__)}
+        body: dict[str, Any] = {
+            "__module__": own.__module__,
+            "__doc__": own.__doc__,
+            "_hpccomm_own": own,
+        }
+        body |= {
+            "_hpccomm_group": None,
+            "_hpccomm_call": None,
+            "__subclasshook__": classmethod(__subclasshook__),
+        }
         self._classes[own] = ABCMeta(own.__name__, (own,), body | methods)
 
     def _within(self, made: Any, name: str = "", like: HeardGroup | None = None) -> Any:
@@ -117,18 +126,18 @@ class RecordingClasses:
         if isinstance(made, tuple):
             comm, request = map(self._within, made)
             if name:
-                comm._group = self._ear.group(None, made=name, like=like)  # noqa: SLF001
+                comm._hpccomm_group = self._ear.group(None, made=name, like=like)  # noqa: SLF001
             return comm, request
         kept = self._classes[type(made)](made) if type(made) in self._classes else made
         if name and kept:
-            kept._group = self._ear.group(kept, made=name, like=like)  # noqa: SLF001
+            kept._hpccomm_group = self._ear.group(kept, made=name, like=like)  # noqa: SLF001
         return kept
 
     def _plain(self, result: Any) -> Any:
         """Return what a call has made that is not recorded: in mpi4py's class if it is hpccomm's call."""
         if not self._ear.hears:
             return self._within(result)
-        own = getattr(type(result), "_own", None)
+        own = getattr(type(result), "_hpccomm_own", None)
         return result if own is None else own(result)
 
     # Methods.
@@ -153,7 +162,7 @@ class RecordingClasses:
             elif place is not None:
                 group, ends = place(self, given, named)
             else:
-                group = getattr(self, "_group", None) or ear.group(self)
+                group = getattr(self, "_hpccomm_group", None) or ear.group(self)
             if group is None:
                 result = method(self, *given, **named)
                 return result if finish is None else plain(result)
@@ -162,26 +171,29 @@ class RecordingClasses:
                 status = labels.arguments.one("status", given, named)
                 if status is None:
                     status = mpi.Status()
-                    given, named = labels.arguments.all(given, {**named, "status": status}), {}
+                    given, named = labels.arguments.put("status", status, given, named)
             entry = group.begin(labels.of(asked), site, mode, collective)
-            packed = ear.packed
+            packed = ear.packed_here() if labels.pickles else 0
             try:
                 result = method(self, *given, **named)
             except BaseException as error:
                 ear.failed(entry, error)
                 raise
+            if labels.probes and not result:
+                group.drop(entry)
+                return result
             if status is not None:
                 asked = labels.come(asked, status)
                 entry[LABEL] = labels.of(asked)
             if labels.pickles and (mode is BLOCKING or labels.value):
                 value = labels.arguments.one(labels.value, given, named)
                 value = result if value is None else value
-                asked = labels.pickled(asked, ear.packed - packed, value)
+                asked = labels.pickled(asked, ear.packed_here() - packed, value)
                 entry[LABEL] = labels.of(asked)
             if mode is BLOCKING:
                 entry[ENDED] = perf_counter() - entry[BEGIN]
             if ear.trace is not None:
-                ear.trace.take(entry, given[0] if given else None)
+                ear.trace.take(entry, given[0] if given and not labels.pickles else None)
             if finish is None:
                 return result
             return finish(self, Open(group, labels, asked, collective, entry), result)
@@ -223,10 +235,10 @@ class RecordingClasses:
 
     def _of_argument(self, arguments: Arguments, _: Any, given: Any, named: Any) -> Placed:
         comm = arguments.one("comm", given, named)
-        return getattr(comm, "_group", None) or self._ear.group(comm), ()
+        return getattr(comm, "_hpccomm_group", None) or self._ear.group(comm), ()
 
     def _of_message(self, its: Any, *_: Any) -> Placed:
-        call = getattr(its, "_open", None)
+        call = getattr(its, "_hpccomm_call", None)
         if call is None:  # it was found by a call that is not recorded
             return None, ()
         numbers = dict(zip(call.labels.names, call.asked[2], strict=True))
@@ -237,14 +249,14 @@ class RecordingClasses:
     def _begun(self, _: Any, call: Open, result: Any) -> Any:
         """Return a request that knows its call."""
         request = self._within(result)
-        request._open = call  # noqa: SLF001
+        request._hpccomm_call = call  # noqa: SLF001
         return request
 
     def _found(self, _: Any, call: Open, result: Any) -> Any:
         """Return what a probe has found; a message knows its sender and its tag."""
         found = self._within(result)
         if isinstance(found, self._mpi.Message):
-            found._open = call  # noqa: SLF001
+            found._hpccomm_call = call  # noqa: SLF001
         return found
 
     def _made(self, kind: str, alike: bool, _: Any, call: Open, result: Any) -> Any:
@@ -275,9 +287,9 @@ class RecordingClasses:
         def prepare(its: Any, *given: Any, **named: Any) -> Any:
             request = self._within(method(its, *given, **named))
             if ear.site(caller(1)) is not None:
-                group = getattr(its, "_group", None) or ear.group(its)
+                group = getattr(its, "_hpccomm_group", None) or ear.group(its)
                 asked = labels.asked(given, named, group.matched)
-                request._open = Open(group, labels, asked, collective)  # noqa: SLF001
+                request._hpccomm_call = Open(group, labels, asked, collective)  # noqa: SLF001
             return request
 
         return prepare
@@ -304,7 +316,7 @@ class RecordingClasses:
 
         @wraps(method)
         def reduce(its: Any, *given: Any, **named: Any) -> Any:
-            group = getattr(its, "_group", None) or ear.group(its)
+            group = getattr(its, "_hpccomm_group", None) or ear.group(its)
             if ear.ends_waits and not group.duplicated:
                 group.duplicated = True
                 meet(its)
@@ -328,11 +340,12 @@ class RecordingClasses:
 
     def _start(self, method: Any) -> Any:
         ear = self._ear
-        several = method.__name__ == "Startall"
+        several, arguments = method.__name__ == "Startall", Arguments(method)
 
-        def start(its: Any, *requests: Any) -> None:
-            ear.starts(requests[0] if several else [its], caller(1))
-            method(its, *requests)
+        def start(its: Any, *given: Any, **named: Any) -> None:
+            requests = arguments.one("requests", given, named) if several else [its]
+            ear.starts(requests, caller(1))
+            method(its, *given, **named)
 
         return start
 
@@ -340,8 +353,8 @@ class RecordingClasses:
         ear = self._ear
 
         def free(its: Any) -> None:
-            if its._open and ear.site(caller(1)):  # noqa: SLF001
-                ear.over(its._open, perf_counter(), None, 0, None)  # noqa: SLF001
+            if its._hpccomm_call and ear.site(caller(1)):  # noqa: SLF001
+                ear.over(its._hpccomm_call, perf_counter(), None, 0, None)  # noqa: SLF001
             method(its)
 
         return free
@@ -355,15 +368,15 @@ class RecordingClasses:
 
         def wait(its: Any, *given: Any, **named: Any) -> Any:
             requests = arguments.one("requests", given, named) if several else (its,)
-            calls = [getattr(each, "_open", None) for each in requests]
+            calls = [getattr(each, "_hpccomm_call", None) for each in requests]
             if ear.site(caller(1)) is None or not any(map(under_way, calls)):
                 return method(its, *given, **named)
-            asked, packed, statuses = perf_counter(), ear.packed, None
+            asked, packed, statuses = perf_counter(), ear.packed_here(), None
             if any(call and call.labels.open(call.asked) for call in calls):
                 statuses = arguments.one(status, given, named)
                 if statuses is None:
                     statuses = [mpi.Status() for _ in calls] if of_each else mpi.Status()
-                    given, named = arguments.all(given, {**named, status: statuses}), {}
+                    given, named = arguments.put(status, statuses, given, named)
             if blocks:
                 ear.awaited[get_ident()] = asked, calls
             try:
@@ -375,17 +388,21 @@ class RecordingClasses:
                 call = calls[place]
                 if call is not None and under_way(call):
                     its_status = statuses[at] if of_each and statuses else statuses
-                    nbytes = (ear.packed - packed) // len(over)
-                    ear.over(call, asked, its_status, nbytes, _value(result, place))
+                    nbytes = (ear.packed_here() - packed) // len(over)
+                    ear.over(
+                        call, asked, its_status, nbytes, _value(method.__name__, result, at, place)
+                    )
             return result
 
         return wait
 
 
-def _value(result: Any, place: int) -> Any:
-    """Return the object of one request, from the result of a wait or test."""
-    value = result[-1] if isinstance(result, tuple) else result
-    return value[place] if isinstance(value, list) and place < len(value) else value
+def _value(name: str, result: Any, at: int, place: int) -> Any:
+    """Return the object of one request, the one `at` a place among those that are over, from what a method returned."""
+    if name[0].isupper():
+        return None
+    last = result[-1] if isinstance(result, tuple) and name != "wait" else result
+    return last[place] if name.endswith("all") else last[at] if name.endswith("some") else last
 
 
 def _over(name: str, result: Any, count: int) -> list[int]:

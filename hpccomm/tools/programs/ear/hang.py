@@ -16,7 +16,6 @@ from threading import Event
 from time import monotonic, perf_counter, sleep
 from typing import Protocol
 
-from hpccomm.errors import UsageError
 from hpccomm.runtime import dump, recorder
 from hpccomm.runtime.recorder import BEGIN, BLOCKING, ENDED, MODE
 from hpccomm.runtime.service import STDERR, start_thread, write_stderr
@@ -92,8 +91,10 @@ class Watch:
         return self._folder / ".ended" / self._name
 
     def _run(self) -> None:
+        # Without a timeout, only another rank's question is looked for.
+        pause = LOOK_SECONDS if self._timeout is not None else LOOK_SECONDS * 4
         while not self.left:
-            asked = self._signal.wait(LOOK_SECONDS)
+            asked = self._signal.wait(pause)
             self._signal.clear()
             try:
                 if self._question.exists():
@@ -105,6 +106,7 @@ class Watch:
                 elif self._timeout is not None and self._longest() > self._timeout:
                     self._ask(f"on demand: a call waits for longer than {self._timeout:g} s")
             except Exception as error:  # noqa: BLE001 (the program goes on)
+                self._number, self._answered = self._number + 1, monotonic()
                 write_stderr(
                     f"hpccomm: rank {dump.process.rank}: where it is could not be written: {error!r}"
                 )
@@ -129,30 +131,39 @@ class Watch:
     def _ask(self, reason: str) -> None:
         """Have all ranks write their dumps, and say what they mean; one rank does it for all."""
         folder, late = self._question, reason.startswith("on demand")
-        self._folder.mkdir(parents=True, exist_ok=True)
+        words = [f"hpccomm: rank {dump.process.rank}: {reason.removeprefix('on demand: ')}"]
         try:
+            self._folder.mkdir(parents=True, exist_ok=True)
             folder.mkdir()
         except FileExistsError:  # another rank was first
             self._answer(reason)
             return
-        self._answer(reason)
-        until = monotonic() + ANSWER_SECONDS
-        while len(self._gathered(folder)) < dump.process.size and monotonic() < until:
-            sleep(0.05)
-        words = [f"hpccomm: rank {dump.process.rank}: {reason.removeprefix('on demand: ')}"]
-        try:
-            words += verdict(folder)
-        except UsageError as error:
-            words.append(str(error))
-        words.append(f"hpccomm explain {folder} says it again, with the last collectives")
+        except OSError as error:
+            words.append(f"where the ranks are cannot be written: {error}")
+        else:
+            words += self._meaning(folder, reason)
         if late:
             words.append("the job ends, as hpccomm record --timeout says")
         write_stderr(
             "\nhpccomm: ".join(words), getattr(sys.modules.get("sitecustomize"), "stderr", STDERR)
         )
         if late:
-            shutil.rmtree(self._last.parent, ignore_errors=True)
+            shutil.rmtree(self._last, ignore_errors=True)
+            with suppress(OSError):  # another job has its own there
+                self._last.parent.rmdir()
             self._ear.abort()
+
+    def _meaning(self, folder: Path, reason: str) -> list[str]:
+        """Wait for the dumps of a question, and return what they mean."""
+        try:
+            self._answer(reason)
+            until = monotonic() + ANSWER_SECONDS
+            while len(self._gathered(folder)) < dump.process.size and monotonic() < until:
+                sleep(0.05)
+            words = verdict(folder)
+        except Exception as error:  # noqa: BLE001 (it is said, and the job still ends)
+            words = [f"what the dumps mean is not known: {error}"]
+        return [*words, f"hpccomm explain {folder} says it again, with the last collectives"]
 
     def _gathered(self, folder: Path) -> list[Path]:
         """Return the dumps of a question, to which those of ranks that have ended are added."""

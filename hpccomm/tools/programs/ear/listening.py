@@ -4,7 +4,7 @@ The recording is the one that `hpccomm.communicator.recording` makes: each rank 
 It begins when MPI has started, and ends when the program finalises MPI or ends. Calls of hpccomm in the same program
 are recorded beside these.
 
-Used by ``sitecustomize`` in the folder `site`.
+Used by `classes`.
 """
 
 import os
@@ -13,7 +13,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
+from threading import get_ident, main_thread
 from time import perf_counter
 from types import CodeType, FrameType, ModuleType
 from typing import Any
@@ -72,15 +74,17 @@ class Ear:
         Whether calls are noted: they are recorded, or a hang is to be explained.
     ends_waits : bool
         Whether calls have a deadline.
-    packed : int
-        Bytes that have been pickled and unpickled so far.
+    packed : dict of int to int
+        Bytes that each thread has pickled and unpickled so far.
     awaited : dict of int to (float, list of Open)
         Since when each thread waits for asynchronous calls, as of ``time.perf_counter``, and the calls.
     """
 
     def __init__(self, mpi: ModuleType) -> None:
         self.trace: Trace | None = None
-        self.hears, self.ends_waits, self.packed = False, False, 0
+        self.hears, self.ends_waits = False, False
+        self.packed: dict[int, int] = {}
+        self._watch: hang.Watch | None = None
         self._mpi = mpi
         self._groups: dict[int, HeardGroup] = {}
         self._made: Counter[tuple[int, ...]] = Counter()
@@ -105,16 +109,21 @@ class Ear:
         here.rank, here.size, here.job = comm.rank, comm.size, launch.job_name()
         if path:
             self._record(comm, private, str(path))
-        self.ends_waits = timeout is not None
-        self.hears = self.trace is not None or self.ends_waits
-        if not self.hears:
+        if self.trace is None and timeout is None:
             return
         self.group(world)
         folder = Path(f"{path}.dumps" if path else dump.DIRECTORY).absolute()
-        name, number = f"{here.job or 'job'}-", 0
-        if comm.rank == 0:
-            number = hang.first_question(folder, name)
-        self._watch = hang.Watch(self, folder, name, private.bcast(number), timeout)
+        name, number, refusal = f"{here.job or 'job'}-", 0, ""
+        try:
+            number = hang.first_question(folder, name) if comm.rank == 0 else 0
+        except OSError as error:
+            refusal = f"hpccomm: hangs are not explained: {error}"
+            write_stderr(refusal)
+        number, refusal = private.bcast((number, refusal))
+        if not refusal:
+            self._watch = hang.Watch(self, folder, name, number, timeout)
+            self.ends_waits = timeout is not None
+        self.hears = True
         at_exit(ExitStep.CALLERS, self.end)
         after_fork(self._forked)
         before_end(partial(self.end, "failed: the process was ended"))
@@ -148,7 +157,10 @@ class Ear:
         self._clock = CommonClock(comm)
         self._read_clock()
         self.trace = traces[0] = Trace(
-            part.number, partial(part.add_calls, rank=comm.rank), part.flush
+            part.number,
+            partial(part.add_calls, rank=comm.rank),
+            part.flush,
+            main_thread().ident,
         )
 
     def _read_clock(self) -> None:
@@ -161,8 +173,8 @@ class Ear:
     def end(self, status: str = "") -> None:
         """Write what is left of this rank's part. Local; idempotent."""
         trace, part = self.trace, self._part
-        if self.hears:
-            self.hears = False
+        self.hears = False
+        if self._watch is not None:
             self._watch.leave()
         if trace is None or part is None:
             return
@@ -190,7 +202,7 @@ class Ear:
             if any(call.group is group for call in filter(None, calls))
         ]
         waits = {"awaited_since": recorder.unix_ns(min(since)) / 1e9} if since else {}
-        return {"leaving": self._watch.left, **waits}
+        return {"leaving": self._watch is not None and self._watch.left, **waits}
 
     def waits(self) -> list[float]:
         """Return since when threads wait for asynchronous calls, as of ``time.perf_counter``."""
@@ -216,12 +228,17 @@ class Ear:
 
     def abort(self) -> None:
         """End all ranks."""
-        self._watch.left = True
+        if self._watch is not None:
+            self._watch.left = True
         self.end("failed: a call waited for longer than the timeout")
         libmpi.abort(self._mpi, Status.ENDED)
         os._exit(Status.ENDED)
 
     # Where a call is made, and by whom.
+
+    def packed_here(self) -> int:
+        """Return the bytes that this thread has pickled and unpickled so far."""
+        return self.packed.get(get_ident(), 0)
 
     def site(self, frame: FrameType) -> recorder.Site | None:
         """Return where the program makes a call; None if hpccomm makes it, or nothing is recorded."""
@@ -255,8 +272,8 @@ class Ear:
             found = self._new(handle, made, like)
             if key is not None:
                 self._groups[key] = found
-        if hasattr(handle, "_group"):  # others are of mpi4py's own class
-            handle._group = found  # noqa: SLF001
+        if hasattr(handle, "_hpccomm_group"):  # others are of mpi4py's own class
+            handle._hpccomm_group = found  # noqa: SLF001
         return found
 
     def forget(self, group: HeardGroup) -> None:
@@ -282,8 +299,9 @@ class Ear:
         number = self._made[members]
         self._made[members] += 1
         whole = members == tuple(range(mpi.COMM_WORLD.size))
-        uid = f"mpi {'all' if whole else ','.join(map(str, members))} {number}"
-        name = name or handle.Get_name() or uid
+        which = blake2b(repr(members).encode(), digest_size=8).hexdigest()
+        uid = f"mpi {'all' if whole else which} {number}"
+        name = name or (handle.Get_name() if hasattr(handle, "Get_name") else "") or uid
         self._named[name] += 1
         name = name if self._named[name] == 1 else f"{name}, {self._named[name]}"
         group = HeardGroup(uid, name, members, rank, self._now)
@@ -301,11 +319,12 @@ class Ear:
         entry, labels = call.entry, call.labels
         if entry is None or entry[ENDED] is not None:
             return
-        if status is not None and labels.open(call.asked):
-            call.asked = labels.come(call.asked, status)
+        asked_for = call.asked  # which the next start of a persistent call needs as it is
+        if status is not None and labels.open(asked_for):
+            asked_for = labels.come(asked_for, status)
         if labels.pickles and not labels.value:
-            call.asked = labels.pickled(call.asked, nbytes, value)
-        entry[LABEL] = labels.of(call.asked)
+            asked_for = labels.pickled(asked_for, nbytes, value)
+        entry[LABEL] = labels.of(asked_for)
         entry[ENDED] = perf_counter() - entry[BEGIN]
         if self.trace is not None:
             self.trace.waited(entry, asked)
@@ -313,7 +332,7 @@ class Ear:
     def starts(self, requests: Iterable[Any], frame: FrameType) -> None:
         """Note that persistent calls begin."""
         site = self.site(frame)
-        for call in [getattr(each, "_open", None) for each in requests] if site else ():
+        for call in [getattr(each, "_hpccomm_call", None) for each in requests] if site else ():
             if call is not None:
                 label = call.labels.of(call.asked)
                 call.entry = call.group.begin(label, site, ASYNC, call.collective)

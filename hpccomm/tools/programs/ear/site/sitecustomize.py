@@ -24,6 +24,7 @@ class _Finder(MetaPathFinder):
         if name not in ("mpi4py", "mpi4py.MPI"):
             return None
         sys.meta_path.remove(self)
+        spec = None
         try:
             spec = find_spec(name)
         finally:
