@@ -27,7 +27,8 @@ def test_functions_share_the_memory_they_need_while_they_are_called(call: str) -
         x, sizes = np.zeros(BLOCK // 8), []
         for functions in (2, FUNCTIONS, 0):
             comm.barrier()
-            gc.collect()
+            gc.collect()  # which returns at once while another rank's thread collects
+            comm.barrier()
             sizes.append(tracemalloc.get_traced_memory()[0])
             comm.barrier()
             for _ in range(functions):
