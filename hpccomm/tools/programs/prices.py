@@ -17,7 +17,7 @@ SIZES = (1 << 6, 1 << 16, 1 << 20)
 """Bytes of each rank's array."""
 
 REPEATS, LONGEST = 5, 0.2
-"""How often each is measured, and the seconds after which no other is: on a busy machine."""
+"""How often each is measured, and the seconds after which each is measured once: on a busy machine."""
 
 SMALL_ONES, SMALL_MESSAGES = 20, 2000
 """Calls of the smallest size that follow each other. Of many messages, the sender waits for the receiver now and then."""
@@ -78,8 +78,8 @@ def measured(comm: Any) -> dict[str, str]:
             number = (SMALL_MESSAGES if message else SMALL_ONES) if n == SIZES[0] else 1
             least = inf
             too_much = name.endswith("gather") and n * comm.size > MOST_BYTES
-            for _ in range(0 if too_much else REPEATS):
-                if spent >= LONGEST:
+            for repeat in range(0 if too_much else REPEATS):
+                if repeat and spent >= LONGEST:
                     break
                 begin = perf_counter()
                 call(number)
