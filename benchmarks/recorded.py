@@ -13,13 +13,13 @@ alone, in processes of their own, under ``hpccomm record`` and without it. Figur
 
 import importlib
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from subprocess import DEVNULL, check_output
 
 import numpy as np
 
@@ -32,9 +32,6 @@ from contest.rounds import duration
 
 CALLS = 1 << 15
 """Calls of a turn: several blocks of them are packed in it."""
-
-OF_PROCESSES = 3
-"""Turns of a figure that takes a process for each."""
 
 
 def seconds(comm: hpccomm.Communicator) -> float:
@@ -56,12 +53,9 @@ def training(comm: hpccomm.Communicator) -> float:
 
 
 OF_MPI4PY = f"""
-import time
-import numpy as np
+import time, numpy
 from mpi4py import MPI
-x, y = np.zeros(1), np.zeros(1)
-call = MPI.COMM_SELF.Allreduce
-call(x, y)
+x, y, call = numpy.zeros(1), numpy.zeros(1), MPI.COMM_SELF.Allreduce
 begin = time.process_time()
 for _ in range({CALLS}):
     call(x, y)
@@ -70,10 +64,11 @@ print((time.process_time() - begin) / {CALLS})
 """
 
 
-def mpi4py(record: Sequence[str]) -> float:
-    """Return what a call of mpi4py takes in a process of its own, which `record` may start."""
-    words = [*record, sys.executable, "-c", OF_MPI4PY]
-    return float(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+def mpi4py(file: Path | None) -> float:
+    """Return what a call of mpi4py takes in a process of its own, which may be recorded to a file."""
+    recorded = ("-m", "hpccomm", "record", "--output", str(file), "--", sys.executable)
+    words = (sys.executable, *(recorded if file else ()), "-c", OF_MPI4PY)
+    return float(check_output(words, stderr=DEVNULL))
 
 
 def measure(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
@@ -86,8 +81,7 @@ def measure(names: Sequence[str], ranks: Ranks) -> dict[str, Figure]:
             run = seconds if added else training
             turns = []
             if figure.startswith("mpi4py"):
-                record = (sys.executable, "-m", "hpccomm", "record", "--output", str(file), "--")
-                turns = [mpi4py(record if turn % 2 else ()) for turn in range(2 * OF_PROCESSES)]
+                turns = [mpi4py(file if turn % 2 else None) for turn in range(6)]
             else:
                 run(comm)
                 for turn in range(2 * ranks.request.turns):
