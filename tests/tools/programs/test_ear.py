@@ -17,8 +17,11 @@ from pathlib import Path
 import pytest
 from alone import python
 
+from hpccomm.contracts.signature import CallFingerprint
 from hpccomm.results import recording_file
 from hpccomm.results.recording import Recording, collectives, messages
+from hpccomm.runtime.recorder import BLOCKING, ENDED
+from hpccomm.tools.programs.ear.calls import HeardGroup
 
 Job = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -428,6 +431,14 @@ def test_tests_of_mpi4py_pass(mpiexec: Job, tmp_path: Path, ranks: int) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("\nOK") == ranks
     assert len(read(tmp_path).groups) > 100
+
+
+def test_a_probe_that_found_nothing_is_no_wait_beside_another_thread() -> None:
+    group = HeardGroup("uid", "name", (0, 1), 0, lambda _: {})
+    probe = group.begin(CallFingerprint("probe", 0), None, BLOCKING, False)
+    group.begin(CallFingerprint("send", 8), None, BLOCKING, False)
+    group.drop(probe)
+    assert probe[ENDED] is not None
 
 
 EDGES = """

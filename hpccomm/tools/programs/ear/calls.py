@@ -16,7 +16,7 @@ import numpy as np
 
 from hpccomm.contracts.signature import CallFingerprint, compared
 from hpccomm.runtime import dump, recorder
-from hpccomm.runtime.recorder import ENDED, CallRecord, Origin
+from hpccomm.runtime.recorder import BEGIN, ENDED, CallRecord, Origin
 
 CALLS_KEPT = 1024
 """Calls of each communicator that a dump shows."""
@@ -78,7 +78,8 @@ class HeardGroup:
         return entry
 
     def drop(self, entry: CallRecord) -> None:
-        """Forget a call, unless another one has begun since."""
+        """End a call that is not recorded, and forget it unless another one has begun since."""
+        entry[ENDED] = perf_counter() - entry[BEGIN]
         if self._ring and self._ring[-1] is entry:
             self._ring.pop()
 
