@@ -122,7 +122,7 @@ class ProgramRecorder(Hinting):
         self._own_file = part_path(self._file, comm.rank)
         part = self._part = _agreed(comm, lambda: PartWriter(self._own_file, about, comm.rank))
         self._clock = CommonClock(comm)
-        self._read_clock()
+        read_clock(self._part, self._clock)
         self._trace = Trace(part.number, partial(part.add_calls, rank=comm.rank), part.flush)
         traces[self._seat] = self._trace
         self._watch(self._trace)
@@ -136,12 +136,6 @@ class ProgramRecorder(Hinting):
             alone = each.backend.size == 1 or not each.backend.shares_process
             if alone if self._seat == 0 else each.thread == self._seat:
                 each.reports.record(trace)
-
-    def _read_clock(self) -> None:
-        """Write a reading of the clock to the part."""
-        now = perf_counter()
-        ahead = now - float(self._clock.common(np.array(now)))
-        self._part.add_clock(int(now * 1e9), round(ahead * 1e9), int(self._clock.error * 1e9))
 
     def step(self) -> None:
         """Mark the end of a step of the program, on this rank. `GradientSync` marks its steps itself. Local."""
@@ -165,7 +159,7 @@ class ProgramRecorder(Hinting):
             self._calls.finish()
         self._stop()
         self._clock.read()
-        self._read_clock()
+        read_clock(self._part, self._clock)
         self.leave(COMPLETED, joins=True)
         self._join()
 
@@ -244,6 +238,13 @@ class ProgramRecorder(Hinting):
             self.leave(f"failed: {kind.__name__}: {error}")
 
 
+def read_clock(part: PartWriter, clock: CommonClock) -> None:
+    """Write a reading of a clock to a part."""
+    now = perf_counter()
+    ahead = now - float(clock.common(np.array(now)))
+    part.add_clock(int(now * 1e9), round(ahead * 1e9), int(clock.error * 1e9))
+
+
 def prepare(path: str | os.PathLike[str]) -> None:
     """Raise unless a recording can be added to a file. If a killed program has left parts beside it, add those first.
 
@@ -272,9 +273,14 @@ _recorders: set[ProgramRecorder] = set()
 """The recorders whose recordings have not ended."""
 
 
-def _leave_all(status: str = "") -> None:
+def end_status() -> str:
+    """Return the status of a recording of a program that ends now: whether an exception ends it."""
     error = getattr(sys, "last_value", None)
-    status = status or (COMPLETED if error is None else f"failed: {in_words(error)}")
+    return COMPLETED if error is None else f"failed: {in_words(error)}"
+
+
+def _leave_all(status: str = "") -> None:
+    status = status or end_status()
     for each in tuple(_recorders):
         each.leave(status)
 

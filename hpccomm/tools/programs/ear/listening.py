@@ -8,7 +8,6 @@ Used by `classes`.
 """
 
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -20,14 +19,11 @@ from time import perf_counter
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-import numpy as np
-
 from hpccomm import settings
 from hpccomm.backends.bootstrap import launch, libmpi
-from hpccomm.communicator.recording import NO_CALLS, facts_now, prepare
+from hpccomm.communicator.recording import NO_CALLS, end_status, facts_now, prepare, read_clock
 from hpccomm.errors import HpccommError
 from hpccomm.results import facts
-from hpccomm.results.recording import COMPLETED
 from hpccomm.results.recording_file import PartWriter, part_path
 from hpccomm.runtime import dump, recorder
 from hpccomm.runtime.clocks import CommonClock
@@ -154,21 +150,13 @@ class Ear:
                 write_stderr(f"hpccomm: the program is not recorded: {refusal}")
             return
         self._part, self._path, self._world = part, path, comm
-        self._clock = CommonClock(comm)
-        self._read_clock()
+        read_clock(part, CommonClock(comm))
         self.trace = traces[0] = Trace(
             part.number,
             partial(part.add_calls, rank=comm.rank),
             part.flush,
             main_thread().ident,
         )
-
-    def _read_clock(self) -> None:
-        """Write a reading of the clock to the part."""
-        assert self._part is not None
-        now = perf_counter()
-        ahead = now - float(self._clock.common(np.array(now)))
-        self._part.add_clock(int(now * 1e9), round(ahead * 1e9), int(self._clock.error * 1e9))
 
     def end(self, status: str = "") -> None:
         """Write what is left of this rank's part. Local; idempotent."""
@@ -181,10 +169,8 @@ class Ear:
         self.trace = None
         traces.clear()
         trace.flush(last=True)
-        error = getattr(sys, "last_value", None)
-        status = status or (COMPLETED if error is None else f"failed: {in_words(error)}")
         try:
-            part.end(f"failed: {trace.failure}" if trace.failure else status)
+            part.end(f"failed: {trace.failure}" if trace.failure else status or end_status())
         except HpccommError as failure:
             write_stderr(f"hpccomm: the recording is not whole: {failure}")
         if self._world.rank == 0:
