@@ -215,7 +215,7 @@ class Labels:
         moved = [each for each in BUFFERS if each in arguments and not self.pickles]
         self._buffers = arguments.pick(moved)
         self.value = next((each for each in ("obj", "sendobj") if each in arguments), "")
-        self._op = arguments.pick(("op",)) if "op" in arguments else None
+        self._op = arguments.names.index("op") if "op" in arguments else None
         self.takes_status = "status" in arguments
         self.receives = "source" in self.names
 
@@ -238,12 +238,13 @@ class Labels:
                 nbytes = size
         numbers = self._numbers(every) + ends
         if self._op is not None:
-            (function,) = self._op(every)
+            function = every[self._op]
             op = id(function)
-            if len(self._ops) > MOST_KNOWN:
-                self._ops.clear()
-                self._known.clear()
-            self._ops[op] = function
+            if op not in self._ops:
+                if len(self._ops) > MOST_KNOWN:
+                    self._ops.clear()
+                    self._known.clear()
+                self._ops[op] = function
         elif self._of_group:
             numbers += (self._ranks(self.arguments.one("group", given, named)),)
         return nbytes, kind, numbers, op, matched

@@ -154,6 +154,8 @@ class RecordingClasses:
     ) -> Any:
         """Return the method that records a call, and then does what `finish` does."""
         ear, mpi, plain = self._ear, self._mpi, self._plain
+        may_be_open, probes, pickles = labels.takes_status, labels.probes, labels.pickles
+        weighs = pickles and (mode is BLOCKING or labels.value)
 
         def call(self: Any, *given: Any, **named: Any) -> Any:
             site, ends = ear.site(caller(1)), ()
@@ -167,25 +169,25 @@ class RecordingClasses:
                 result = method(self, *given, **named)
                 return result if finish is None else plain(result)
             asked, status = labels.asked(given, named, group.matched, ends), None
-            if labels.takes_status and labels.open(asked):
+            if may_be_open and labels.open(asked):
                 status = labels.arguments.one("status", given, named)
                 if status is None:
                     status = mpi.Status()
                     given, named = labels.arguments.put("status", status, given, named)
             entry = group.begin(labels.of(asked), site, mode, collective)
-            packed = ear.packed_here() if labels.pickles else 0
+            packed = ear.packed_here() if pickles else 0
             try:
                 result = method(self, *given, **named)
             except BaseException as error:
                 ear.failed(entry, error)
                 raise
-            if labels.probes and not result:
+            if probes and not result:
                 group.drop(entry)
                 return result
             if status is not None:
                 asked = labels.come(asked, status)
                 entry[LABEL] = labels.of(asked)
-            if labels.pickles and (mode is BLOCKING or labels.value):
+            if weighs:
                 value = labels.arguments.one(labels.value, given, named)
                 value = result if value is None else value
                 asked = labels.pickled(asked, ear.packed_here() - packed, value)
@@ -193,7 +195,7 @@ class RecordingClasses:
             if mode is BLOCKING:
                 entry[ENDED] = perf_counter() - entry[BEGIN]
             if ear.trace is not None:
-                ear.trace.take(entry, given[0] if given and not labels.pickles else None)
+                ear.trace.take(entry, given[0] if given and not pickles else None)
             if finish is None:
                 return result
             return finish(self, Open(group, labels, asked, collective, entry), result)
