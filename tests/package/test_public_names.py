@@ -8,7 +8,7 @@ from public_names import lines
 
 STORED = Path(__file__).with_name("public_names.txt")
 ADVICE = """
-If the change is meant, write a line about it into CHANGELOG.md, and store the names anew:
+If the change is meant, write a file about it into changelog.d, and store the names anew:
     python tests/helpers/public_names.py > tests/package/public_names.txt
 """
 
