@@ -3,6 +3,7 @@
 import importlib.metadata
 import importlib.resources
 import json
+from pathlib import Path
 
 import pytest
 from alone import python
@@ -42,8 +43,10 @@ def test_public_names_are_there() -> None:
         _ = hpccomm.no_such_name
 
 
-def test_version_is_the_distribution_s() -> None:
+def test_version_is_the_distribution_s_and_is_cited() -> None:
     assert importlib.metadata.version("hpccomm") == hpccomm.__version__
+    citation = (Path(__file__).parents[2] / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"version: {hpccomm.__version__}" in citation.splitlines()
 
 
 def test_types_are_announced() -> None:
