@@ -130,6 +130,7 @@ check_sources() {
     stage 60 "ruff check" "$python" -m ruff check
     stage 60 "ruff format" "$python" -m ruff format --check
     stage 60 "import-linter" "$venv/bin/lint-imports" --no-logo
+    stage 60 "files for the forge" env HPCCOMM_VENV="$venv" bash jobs/forge.sh
 }
 
 # Device arrays on a stand-in for CuPy, which other tests must not see.

@@ -10,7 +10,7 @@ NAMED = re.compile(r"(?<![\w/.-])(?:docs/[\w/-]+\.(?:rst|md|tsv|svg)|jobs/[\w/-]
 ROLE = re.compile(r":doc:`(?:[^`<]*<)?/([\w/-]+)>?`")
 
 
-FOLDERS = ("hpccomm", "docs", "jobs", "benchmarks", "tests", ".ci")
+FOLDERS = ("hpccomm", "docs", "jobs", "benchmarks", "tests", ".ci", ".github", "changelog.d")
 KINDS = {".py", ".sh", ".sbatch", ".tsv", ".toml", ".md", ".rst", ".yml", ".yaml"}
 
 
@@ -44,7 +44,7 @@ def test_pages_that_are_named_are_there() -> None:
 def test_relative_links_of_markdown_resolve() -> None:
     links = [
         (file, target.split("#")[0])
-        for file, text in texts("docs", "tests", "benchmarks")
+        for file, text in texts(*FOLDERS)
         if file.suffix == ".md"
         for target in re.findall(r"\]\(([^)\s]+)\)", text)
         if not re.match(r"\w+:|#", target)

@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Checks what a forge reads, and nothing here runs: workflows, forms of issues, Dependabot's file, the
+# citation, and the files of changelog.d. Takes seconds, and no network.
+#
+#   bash jobs/forge.sh
+#
+# Its tools are those of the extra dev: of the environment of setup.sh, or of an active one.
+
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+
+find_environment
+PATH=$venv/bin:$PATH
+cd "$checkout"
+
+# conforms SCHEMA FILE...
+conforms() { check-jsonschema --builtin-schema "$@"; }
+
+actionlint
+zizmor --offline --quiet --persona auditor .github
+conforms custom.github-workflows-require-timeout .github/workflows/*.yml
+conforms vendor.github-issue-forms .github/ISSUE_TEMPLATE/*.yml
+conforms vendor.dependabot .github/dependabot.yml
+conforms vendor.citation-file-format CITATION.cff
+
+# towncrier knows the names of the files, and not how the lines of this changelog begin.
+section=$(towncrier build --draft --version next)
+! grep '^- ' <<<"$section" | grep -v '^- \*\*[^*]*\*\*: ' ||
+    give_up "a change of changelog.d does not begin with its topic, as **Topic**: text (see above)."
