@@ -141,7 +141,7 @@ def install_command(extra: str) -> str:
     Parameters
     ----------
     extra : str
-        One of ``[options.extras_require]`` in ``setup.cfg``.
+        One of ``[project.optional-dependencies]`` in ``pyproject.toml``.
     """
     try:
         required = metadata.requires("hpccomm") or []

@@ -93,7 +93,7 @@ find_python() {
 # What an installation depends on: as long as it stays the same, nothing is installed again.
 describe_installation() {
     printf '%s\n' "$checkout" "${extras[*]}"
-    cat "$checkout/setup.cfg" "$checkout/pyproject.toml"
+    cat "$checkout/pyproject.toml"
 }
 
 # Sets $venv and $mpiexec without making anything.

@@ -1,11 +1,11 @@
 """What is here for the acceptance, what is missing, and which stages run: it installs nothing."""
 
-import configparser
 import json
 import os
 import re
 import shutil
 import threading
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -67,11 +67,9 @@ def requirements() -> dict[str, str]:
 
     Its own extras are lists of libraries. No index is ever asked for the project itself.
     """
-    file = configparser.ConfigParser()
-    file.read(CHECKOUT / "setup.cfg", encoding="utf-8")
-    lists = [file["options"]["install_requires"], *file["options.extras_require"].values()]
-    lines = [line.replace(" ", "") for text in lists for line in text.split("\n") if line.strip()]
-    return {re.split("[<>=~!]", line)[0]: line for line in lines}
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lists = [project["dependencies"], *project["optional-dependencies"].values()]
+    return {re.split("[<>=~!]", line)[0]: line for lines in lists for line in lines}
 
 
 def fits(version: str, requirement: str) -> bool:

@@ -95,7 +95,11 @@ def test_trap_a_fresh_clone_is_told_what_is_missing_and_no_index_is_asked_for_th
         pytest.skip("this is no clone")
     subprocess.run(["git", "clone", "-q", "--depth=1", CHECKOUT.as_uri(), clone], check=True)
     # What is not committed yet is tried too.
-    for path in ("setup.cfg", SCRIPT, *(f"jobs/gpu/{each.name}" for each in MODULES.glob("*.py"))):
+    for path in (
+        "pyproject.toml",
+        SCRIPT,
+        *(f"jobs/gpu/{each.name}" for each in MODULES.glob("*.py")),
+    ):
         (clone / path).write_bytes((CHECKOUT / path).read_bytes())
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
     nothing = {"HPCCOMM_PYTHON": str(bare / "bin/python"), "PATH": "/usr/bin:/bin", **WITHOUT_MPI}

@@ -1,22 +1,21 @@
 """Messages advise to install the libraries of the package's extras."""
 
-import configparser
 import os
 import re
 import shlex
 import subprocess
+import tomllib
 from pathlib import Path
 
 from alone import python
 
 from hpccomm.spelling import install_command
 
-SETUP = Path(__file__).parents[2] / "setup.cfg"
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_command_names_the_libraries_of_the_extra():
-    libraries = [library.replace(" ", "") for library in stated()["plot"]]
-    assert shlex.split(install_command("plot")) == ["pip", "install", *libraries]
+    assert shlex.split(install_command("plot")) == ["pip", "install", *stated()["plot"]]
 
 
 METADATA = """Metadata-Version: 2.1
@@ -30,7 +29,7 @@ Requires-Dist: x; extra == "plots"
 
 
 def test_the_libraries_are_read_from_the_metadata_and_a_checkout_installs_its_extra(tmp_path: Path):
-    (tmp_path / "hpccomm").symlink_to(SETUP.parent / "hpccomm")
+    (tmp_path / "hpccomm").symlink_to(ROOT / "hpccomm")
     program = "import hpccomm.spelling as s; print(s.install_command('plot'))"
 
     def command() -> str:  # without the packages of this environment
@@ -45,9 +44,8 @@ def test_the_libraries_are_read_from_the_metadata_and_a_checkout_installs_its_ex
 
 def stated() -> dict[str, list[str]]:
     """Return the requirements of each extra."""
-    file = configparser.ConfigParser()
-    file.read(SETUP, encoding="utf-8")
-    return {extra: text.split("\n")[1:] for extra, text in file["options.extras_require"].items()}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return project["optional-dependencies"]
 
 
 def test_trap_no_extra_names_the_project_which_an_index_would_be_asked_for():
@@ -57,7 +55,7 @@ def test_trap_no_extra_names_the_project_which_an_index_would_be_asked_for():
     # What stands in several extras is the same in each.
     by_name: dict[str, set[str]] = {}
     for line in {line for lines in extras.values() for line in lines}:
-        by_name.setdefault(line.partition(" ")[0], set()).add(line)
+        by_name.setdefault(line.partition(">")[0], set()).add(line)
     assert [lines for lines in by_name.values() if len(lines) > 1] == []
     assert set(extras["test"]) >= {*extras["test-device"], *extras["examples"], *extras["report"]}
     assert set(extras["report"]) >= {*extras["stats"], *extras["plot"]}
@@ -65,10 +63,9 @@ def test_trap_no_extra_names_the_project_which_an_index_would_be_asked_for():
 
 def test_trap_no_page_or_script_installs_the_project_from_an_index():
     asking = re.compile(r"pip3? (?:install|download|wheel)\b[^\n`]*?[\s'\"]hpccomm\b")
-    root = SETUP.parent
     listed = subprocess.run(
         ["git", "ls-files", "*.rst", "*.md", "*.py", "*.sh", "*.sbatch", "*.toml", ".ci/*"],
-        cwd=root, capture_output=True, text=True, check=False,
+        cwd=ROOT, capture_output=True, text=True, check=False,
     ).stdout.split()  # fmt: skip
-    texts = [path for path in map(root.joinpath, listed) if path != Path(__file__)]
+    texts = [path for path in map(ROOT.joinpath, listed) if path != Path(__file__)]
     assert [path for path in texts if asking.search(path.read_text(encoding="utf-8"))] == []
