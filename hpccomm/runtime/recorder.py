@@ -584,14 +584,18 @@ class Trace:
                 self._wake.set()
 
     def _over(self, last: bool) -> list[CallRecord]:
-        """Take out and return the late calls that are over and waited for, or long over; with `last`, all."""
+        """Take out and return the late calls that are over and waited for, or long over; with `last`, all.
+
+        The first ones go too when there are too many: those of a program that waits for none of them.
+        """
         late, over, now = self._late[:], [], perf_counter()
         del self._late[: len(late)]
-        for entry in late:
-            if last and entry[ENDED] is None:
+        for at, entry in enumerate(late):
+            goes = last or at < len(late) - self._most
+            if goes and entry[ENDED] is None:
                 entry[ENDED], entry[ERROR] = now - entry[BEGIN], "it has not ended"
             seconds, asked = entry[ENDED], entry[ASKED] != UNASKED
-            if last or (
+            if goes or (
                 seconds is not None and (asked or entry[BEGIN] + seconds < now - LATE_SECONDS)
             ):
                 over.append(entry)

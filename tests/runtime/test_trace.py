@@ -134,6 +134,20 @@ def test_calls_that_come_faster_than_they_are_written_are_left_out(monkeypatch):
     assert "faster" in recording.failure
 
 
+def test_calls_that_never_end_are_written_when_there_are_too_many(monkeypatch):
+    monkeypatch.setattr(trace, "MOST", 100)  # else a quarter of a million
+    written = []
+    recording = trace.Trace(lambda *_: 0, written.append, lambda: None)
+    for sequence in range(1, 1001):
+        one = entry(sequence, LABELS[0])
+        one[trace.MODE], one[trace.ENDED] = trace.ASYNC, None
+        recording.take(one, None)
+    recording.flush()
+    failed = np.concatenate([each["failed"] for each in written])
+    assert failed.sum() == len(failed) == 900
+    recording.flush(last=True)
+
+
 def test_hooks_and_dumps_of_the_program_have_what_they_have_without_a_recording(tmp_path):
     def program(comm):
         seen = []
