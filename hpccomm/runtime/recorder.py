@@ -323,8 +323,13 @@ def _outside_hpccomm(file: str) -> bool:
 
 @cache
 def of_program(file: str) -> bool:
-    """Whether a file is the program's: outside hpccomm, Python's own library and what is installed."""
-    return _outside_hpccomm(file) and "-packages" not in file
+    """Whether a file is the program's: outside hpccomm, Python's own library and what is installed.
+
+    Frames in tracebacks that Cython made name its source, as ``h5py/h5f.pyx``, wherever that was compiled.
+    """
+    return (
+        _outside_hpccomm(file) and "-packages" not in file and not file.endswith((".pyx", ".pxi"))
+    )
 
 
 def in_standard(frame: FrameType) -> bool:

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from alone import python
@@ -257,6 +258,14 @@ class Watched:
 
     def look(self, now: float) -> None:
         self.looks += 1
+
+
+def test_an_error_of_a_compiled_package_is_said_to_be_raised_at_the_programs_line() -> None:
+    with pytest.raises(FileNotFoundError) as raised:
+        h5py.File("/not/there")
+    files = [each.path for each in raised.traceback]
+    assert str(files[-1]).endswith(".pyx")  # else h5py is no example any more
+    assert "test_flight.py line" in recorder.described(recorder.site_of_traceback(raised.tb))
 
 
 @pytest.mark.parametrize("setting", ["raise", "report"])
