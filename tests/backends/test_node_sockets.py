@@ -92,7 +92,8 @@ def test_what_becomes_of_a_question_follows_the_process(start: Start) -> None:
     known = {"host": "here", "pid": process.pid}
     process.send_signal(signal.SIGSTOP)
     os.waitpid(process.pid, os.WUNTRACED)
-    stopped = ask(address, QUESTION, SHORT)[3]
+    # Whoever waited for it would end by the limit of a test.
+    stopped = ask(address, QUESTION, 1000.0)[3]
     assert (stopped.state, stopped.facts) == (STOPPED, known)
     process.send_signal(signal.SIGCONT)
     assert ask(address, QUESTION, LONG)[3].state == ANSWERED

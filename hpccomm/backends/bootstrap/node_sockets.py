@@ -297,11 +297,14 @@ def ask(
     Returns
     -------
     dict of int to Answer
-        The answers, by rank. For a silent process it is the kernel's state of that process.
+        The answers, by rank. For a silent process it is the kernel's state of that process. One that is stopped is
+        not waited for.
     """
     descriptors, until = service.descriptors(), time.monotonic() + seconds
     connections: dict[int, socket.socket] = {}
     answers: dict[int, Answer] = {}
+    # They read the question when they go on.
+    stopped = {rank for rank, each in addresses.items() if state_of(each) == STOPPED}
 
     def steps(rank: int, connected: socket.socket) -> Iterator[int]:
         try:
@@ -325,7 +328,7 @@ def ask(
                 go_on(descriptors, connected, steps(rank, connected))
         over = others is None or others()
         left = until - time.monotonic()
-        if left <= 0 or (over and len(answers) == len(addresses)):
+        if left <= 0 or (over and answers.keys() | stopped == addresses.keys()):
             break
         descriptors.turn(min(left, pause))
     for each in connections.values():
