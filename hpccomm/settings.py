@@ -61,7 +61,7 @@ class CommOptions:
     self_check : bool
         Whether `new_comm` runs a tiny checked all-reduce on each path.
     slow_call : float or None
-        Calls that take at least this number of seconds are logged. None takes ``HPCCOMM_SLOW_CALL``
+        Calls that take at least this number of seconds are logged, while they wait and at their end. None takes ``HPCCOMM_SLOW_CALL``
         or 60, ``math.inf`` logs none.
     on_timeout : str or None
         What a call does whose deadline has passed: ``"raise"`` raises `CollectiveTimeout` (one that cannot
@@ -363,7 +363,10 @@ VARIABLES: tuple[Variable, ...] = (
         "what a call does whose deadline has passed",
     ),
     Variable(
-        "HPCCOMM_SLOW_CALL", _SECONDS, DEFAULT_SLOW_CALL, "a call that took as long is logged"
+        "HPCCOMM_SLOW_CALL",
+        _SECONDS,
+        DEFAULT_SLOW_CALL,
+        "a call that takes as long is logged, once while it waits and once at its end",
     ),
     Variable(
         "HPCCOMM_SEGMENT",

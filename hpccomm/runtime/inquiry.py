@@ -107,6 +107,7 @@ class Inquiry:
         self._next = 0.0
         self._given_up: CallRecord | None = None
         self._reported: CallRecord | None = None
+        self._slow: CallRecord | None = None
         self._said = {""}
         self._lock = threading.Lock()
 
@@ -123,7 +124,7 @@ class Inquiry:
             return
         if entry is None or entry is self._given_up:
             return
-        seconds = now - entry[BEGIN]
+        seconds, slow = now - entry[BEGIN], calls.reports.slow_call
         if seconds > entry[TIMEOUT]:
             if entry[MODE] is BLOCKING:
                 error = self.at_deadline(entry, seconds)
@@ -138,6 +139,12 @@ class Inquiry:
                 logger.warning("%s waits: %s", calls.reports.described(entry), said)
             if error is not None and calls.waiting() is entry:
                 self._give_up(entry, error, tell=not self._failing)
+            elif verdict is not None and entry is not self._slow and seconds > slow:
+                self._slow = entry
+                # A program that hangs would be silent until its deadline.
+                if not Voice.before(f"that call {entry[NUMBER]} of {calls.origin.uid} is slow"):
+                    text = f"waits for longer than {slow:g} s (its deadline: {entry[TIMEOUT]:g} s)"
+                    logger.warning("%s %s: %s", calls.reports.described(entry), text, verdict.text)
 
     def _look_for_lost(self) -> None:
         calls, survival = self._calls, self._calls.backend.survival

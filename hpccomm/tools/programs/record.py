@@ -8,7 +8,7 @@ program that is killed loses the last seconds alone.
 Record all ranks of a job: they make the start together. Programs that a recorded one starts are not recorded.
 
 At SIGUSR1, to a rank or to mpirun, a program of mpi4py says where each rank is, and which ranks wait for which. With
---timeout it does so when a call waits for longer, and then ends.
+--timeout it does so when a call waits for longer, and then ends. Calls of hpccomm have --timeout as their deadline.
 
 Examples
 --------
@@ -17,7 +17,8 @@ Examples
   hpccomm record --output t.h5 -- python -m package.train
   hpccomm advise t.h5
 
-Exit status: that of the program; 2 if it could not be started, or FILE cannot be written; 3 if --timeout ended it.
+Exit status: that of the program; 2 if it could not be started, or FILE cannot be written; 3 if --timeout ended it,
+or 1 if a call of hpccomm raised CollectiveTimeout then.
 """
 
 import argparse
@@ -33,7 +34,7 @@ FLAGS = (
     Flag(
         "--timeout SECONDS",
         flags.duration,
-        "end a program of mpi4py if a call waits for longer, and say which ranks wait for which",
+        "end the program if a call waits for longer, and say which ranks wait for which",
     ),
     Flag("COMMAND", str, "the program and its arguments, behind --", "command", values="+"),
 )
@@ -55,6 +56,7 @@ def run(args: argparse.Namespace) -> int:
         os.environ["HPCCOMM_RECORDING"] = str(args.output.absolute())
     if args.timeout is not None:
         os.environ["HPCCOMM_RECORD_TIMEOUT"] = str(args.timeout)
+        os.environ["HPCCOMM_TIMEOUT"] = str(args.timeout)  # of calls of hpccomm
     site = str(Path(__file__).parent / "ear" / "site")
     paths = [site, *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)

@@ -320,6 +320,30 @@ def test_a_hang_is_explained_with_ranks_and_lines_and_ended(
         assert "Ranks 0 and 1 wait for each other" in again.stdout
 
 
+LATE = """
+import time
+import numpy as np
+import hpccomm
+with hpccomm.new_comm() as comm:
+    while comm.rank == 1:
+        time.sleep(0.01)
+    comm.all_reduce(np.zeros(4))
+"""
+
+
+def test_a_program_of_hpccomm_tells_whom_it_waits_for_and_is_ended(
+    mpiexec: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPCCOMM_SLOW_CALL", "0.4")
+    file = tmp_path / "program.py"
+    file.write_text(LATE)
+    done = mpiexec(3, *recorded(file, "--timeout", 1.5), cwd=tmp_path)
+    assert done.returncode in (1, 3), "a call that polls can be left, one within the library cannot"
+    slow = r"3, 32 bytes\) waits for longer than 0.4 s \(its deadline: 1.5 s\): rank 1 on node .* is in program.py line 7"
+    assert len(re.findall(slow, done.stderr)) == 1, done.stderr  # one rank speaks for both
+    assert "its deadline is 1.5 s. rank 1 on node" in done.stderr, done.stderr
+
+
 FAILING = """
 from mpi4py import MPI
 
