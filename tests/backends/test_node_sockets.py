@@ -42,7 +42,7 @@ for line in sys.stdin:
             ctypes.CDLL(None).pause()
 """
 QUESTION = {"comm": "a communicator", "what": "x" * LARGE}
-LONG, SHORT = 30.0, 0.3
+LONG = 30.0
 JOB = f"{os.getpid()}@job"
 """A job of this process: another one may run other tests of this file."""
 
