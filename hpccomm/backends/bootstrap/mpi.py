@@ -193,8 +193,8 @@ def _check_launch(mpi: Any) -> None:
     raise LaunchError(
         f"{launch.launcher} started {launch.size} processes, but the MPI library in use "
         f"({library_name(mpi)}) sees one rank in each: they are {launch.size} jobs of their own. "
-        "Launch with the mpiexec of that library, or use the library that belongs to the launcher "
-        "(srun: --mpi=pmix or --mpi=pmi2, as it needs). "
+        "Launch with the mpiexec of that library (srun: --mpi=pmix or --mpi=pmi2, as it needs), or load the library "
+        "that belongs to the launcher (MPI4PY_LIBMPI=/path/to/libmpi.so). "
         "HPCCOMM_LAUNCH_CHECK=0 lets single ranks pass"
     )
 

@@ -178,7 +178,10 @@ def _namespaces(ranks: Sequence[int], namespaces: List) -> Faults:
 def _one_machine(boots: Facts) -> Faults:
     for nodes in grouped((boot, node) for node, boot in boots.items()).values():
         if len(nodes) > 1:
-            yield f"{', '.join(nodes)} are one machine (one boot_id), in containers or namespaces of their own"
+            yield (
+                f"{', '.join(nodes)} are one machine (one boot_id): its ranks are in containers or namespaces of their "
+                "own, or the MPI library shares no memory between them (COMM_TYPE_SHARED)"
+            )
 
 
 AHEAD = 0.5
