@@ -25,6 +25,13 @@ sweep=(all_reduce -b 4 -e 64M -f 4)
 
 say() { printf '%s\n' "== $*"; }
 
+# What a user's shell has to export, to start ranks as the scripts do.
+exported=()
+export_too() {
+    export "$@"
+    exported+=("$@")
+}
+
 give_up() {
     printf '%s: error: %s\n' "$(basename "$0")" "$1" >&2
     shift
@@ -161,21 +168,26 @@ find_site_library() {
     for folder in "$prefix/lib" "$prefix/lib64"; do
         libraries=("$folder"/libmpi.so*)
         if [[ -e ${libraries[0]} ]]; then
-            export MPI4PY_LIBMPI=$folder
+            export_too MPI4PY_LIBMPI="$folder"
             return
         fi
     done
+    # Debian has the libraries of all MPIs in one folder, and mpi4py takes MPICH's if there are two.
+    libraries=("$prefix"/lib/*/libmpi.so.40)
+    if [[ -e ${libraries[0]} && $("$mpiexec" --version 2>/dev/null) == *"Open MPI"* ]]; then
+        export_too MPI4PY_LIBMPI="${libraries[0]}"
+    fi
 }
 
-# Open MPI refuses to start as root without two permissions; every other MPI ignores these.
+# Open MPI refuses to start as root without two permissions.
 if ((EUID == 0)); then
-    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    export_too OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
 
 # Open MPI refuses to start more ranks than cores without a permission.
 allow_more_ranks_than_cores() {
-    export PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe # Open MPI 5
-    export OMPI_MCA_rmaps_base_oversubscribe=1                  # Open MPI 4
+    export_too PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe # Open MPI 5
+    export_too OMPI_MCA_rmaps_base_oversubscribe=1                  # Open MPI 4
 }
 
 # What the NVIDIA driver says, without any library of ours.

@@ -35,9 +35,9 @@ cat <<END
 It works. The table above and every sample behind it are in $results
 
 Next:
-  source $(typed "$venv/bin/activate")
+  source $(typed "$venv/bin/activate")${exported:+; export ${exported[*]}}
   hpccomm show $(typed "$results")
   hpccomm perf --help
-  bash $(typed "$checkout/jobs/test.sh")
-On a cluster: jobs/perf.sbatch runs the same sweep under Slurm. README.md shows a first program.
+  ${HPCCOMM_MPIEXEC:-mpiexec} -n 2 hpccomm doctor
+README.md shows a first program. On a cluster, jobs/perf.sbatch runs the same sweep under Slurm.
 END
