@@ -114,6 +114,7 @@ find_environment() {
         venv=${venv:-$checkout/.venv-site-mpi}
         find_site_library
     else
+        unset MPI4PY_LIBMPI # it would name the site's library
         venv=${venv:-$checkout/.venv}
         mpiexec=$venv/bin/mpiexec
     fi

