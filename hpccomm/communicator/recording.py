@@ -69,7 +69,92 @@ NO_CALLS = (
 )
 
 
-class ProgramRecorder(Hinting):
+class PartRecorder:
+    """Takes the calls of this rank, and writes them to its part. Collective to make; blocks.
+
+    Parameters
+    ----------
+    comm : ClockRanks
+        The ranks that are recorded.
+    path : Path
+        The file of the recording, the same on all ranks. Each part is beside it.
+    about : RecordingFacts
+        The facts, the same on all ranks.
+    seat : int
+        The key of the trace in `traces`.
+    thread : int, optional
+        As of `Trace`.
+
+    Attributes
+    ----------
+    speaks : bool
+        Whether rank 0 prints where the recording is.
+    trace : Trace
+        Takes the calls.
+
+    Raises
+    ------
+    ResultsError
+        On every rank, if one cannot write its file.
+    """
+
+    def __init__(
+        self,
+        comm: ClockRanks,
+        path: Path,
+        about: RecordingFacts,
+        *,
+        seat: int = 0,
+        thread: int | None = None,
+    ) -> None:
+        self.speaks = False
+        self._rank, self._file, self._seat = comm.rank, path, seat
+        _agreed(comm, lambda: None if comm.rank else prepare(path))
+        self._own_file = part_path(path, comm.rank)
+        part = self._part = _agreed(comm, lambda: PartWriter(self._own_file, about, comm.rank))
+        self._clock = CommonClock(comm)
+        self._read_clock()
+        self.trace = Trace(part.number, partial(part.add_calls, rank=comm.rank), part.flush, thread)
+        traces[seat] = self.trace
+        _recorders.add(self)
+        at_exit(ExitStep.CALLERS, _leave_all)
+
+    def _read_clock(self) -> None:
+        """Write the last reading of the clock to the part."""
+        now = perf_counter()
+        ahead = now - float(self._clock.common(np.array(now)))
+        self._part.add_clock(int(now * 1e9), round(ahead * 1e9), int(self._clock.error * 1e9))
+
+    def _stop(self) -> None:
+        """Stop recording calls."""
+        traces.pop(self._seat, None)
+
+    def leave(self, status: str, *, joins: bool = False) -> None:
+        """Write this rank's remaining calls to its part, and end the part. Local; idempotent."""
+        if self not in _recorders:
+            return
+        _recorders.discard(self)
+        self._stop()
+        self.trace.flush(last=True)
+        if self.trace.failure:
+            status = f"failed: {self.trace.failure}"
+        try:
+            self._part.end(status)
+        except HpccommError as error:
+            logger.warning("the recording is not whole: %s", error)
+        if not joins:
+            self._say(
+                f"each rank's calls are in {self._own_file}, and so on", bool(self._part.numbers)
+            )
+
+    def _say(self, where: str, called: bool) -> None:
+        """Print on rank 0 where the recording is, with a next command; or, if there are no calls, say so."""
+        if self.speaks and self._rank == 0:
+            then = f"{where}; next: hpccomm advise {self._file}"
+            write_stderr(f"hpccomm: {then if called else NO_CALLS}")
+
+
+class ProgramRecorder(PartRecorder, Hinting):
     """The recorder of a program's calls. Made by `Communicator.record`; use it in a ``with`` statement.
 
     >>> from hpccomm.testing import run_ranks
@@ -100,11 +185,10 @@ class ProgramRecorder(Hinting):
         self.name = ""
         self.recording: Recording | None = None
         self.lateness: Lateness | None = None
-        self.speaks = False
         self._comm, core = comm, comm._core  # noqa: SLF001 (it is a part of it)
         self._calls = core.calls
-        self._seat = get_ident() if core.backend.shares_process else 0
-        busy = 0 in traces or self._seat in traces
+        seat = get_ident() if core.backend.shares_process else 0
+        busy = 0 in traces or seat in traces
         each = comm.all_gather_object((facts.host(), str(self.path), busy))
         if any(busy for *_, busy in each):
             raise UsageError("the program is recorded already; end that recording first")
@@ -113,22 +197,14 @@ class ProgramRecorder(Hinting):
         self._folder = TemporaryDirectory(prefix="hpccomm-") if path is None else None
         file = Path(self._folder.name, "recording.h5") if self._folder else self.path
         module = None if comm.mpi_comm is None else mpi.start()
-        about, self._file = comm.broadcast_object(
+        about, file = comm.broadcast_object(
             (facts_now(tuple(host for host, *_ in each), module), file)
         )
         if self._folder:  # another node does not have the folder yet
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-        _agreed(comm, lambda: None if comm.rank else prepare(self._file))
-        self._own_file = part_path(self._file, comm.rank)
-        part = self._part = _agreed(comm, lambda: PartWriter(self._own_file, about, comm.rank))
-        self._clock = CommonClock(comm)
-        read_clock(self._part, self._clock)
-        self._trace = Trace(part.number, partial(part.add_calls, rank=comm.rank), part.flush)
-        traces[self._seat] = self._trace
-        self._watch(self._trace)
+            file.parent.mkdir(parents=True, exist_ok=True)
+        super().__init__(comm, file, about, seat=seat)
+        self._watch(self.trace)
         core.recorder = self
-        _recorders.add(self)
-        at_exit(ExitStep.CALLERS, _leave_all)
 
     def _watch(self, trace: Trace | None) -> None:
         """Have `trace` record the calls of all communicators of this rank; None ends that."""
@@ -139,7 +215,7 @@ class ProgramRecorder(Hinting):
 
     def step(self) -> None:
         """Mark the end of a step of the program, on this rank. `GradientSync` marks its steps itself. Local."""
-        self._trace.step()
+        self.trace.step()
 
     def close(self) -> None:
         """End the recording: rank 0 joins the parts of all ranks. Collective; blocks; idempotent.
@@ -159,38 +235,14 @@ class ProgramRecorder(Hinting):
             self._calls.finish()
         self._stop()
         self._clock.read()
-        read_clock(self._part, self._clock)
+        self._read_clock()
         self.leave(COMPLETED, joins=True)
         self._join()
 
     def _stop(self) -> None:
         """Stop recording calls."""
-        traces.pop(self._seat, None)
+        super()._stop()
         self._watch(None)
-
-    def leave(self, status: str, *, joins: bool = False) -> None:
-        """Write this rank's remaining calls to its part, and end the part. Local; idempotent."""
-        if self not in _recorders:
-            return
-        _recorders.discard(self)
-        self._stop()
-        self._trace.flush(last=True)
-        if self._trace.failure:
-            status = f"failed: {self._trace.failure}"
-        try:
-            self._part.end(status)
-        except HpccommError as error:
-            logger.warning("the recording is not whole: %s", error)
-        if not joins:
-            self._say(
-                f"each rank's calls are in {self._own_file}, and so on", bool(self._part.numbers)
-            )
-
-    def _say(self, where: str, called: bool) -> None:
-        """Print on rank 0 where the recording is, with a next command; or, if there are no calls, say so."""
-        if self.speaks and self._comm.rank == 0:
-            then = f"{where}; next: hpccomm advise {self._file}"
-            write_stderr(f"hpccomm: {then if called else NO_CALLS}")
 
     def _join(self) -> None:
         """Join the parts of all ranks into one recording, on rank 0."""
@@ -238,13 +290,6 @@ class ProgramRecorder(Hinting):
             self.leave(f"failed: {kind.__name__}: {error}")
 
 
-def read_clock(part: PartWriter, clock: CommonClock) -> None:
-    """Write a reading of a clock to a part."""
-    now = perf_counter()
-    ahead = now - float(clock.common(np.array(now)))
-    part.add_clock(int(now * 1e9), round(ahead * 1e9), int(clock.error * 1e9))
-
-
 def prepare(path: str | os.PathLike[str]) -> None:
     """Raise unless a recording can be added to a file. If a killed program has left parts beside it, add those first.
 
@@ -269,7 +314,7 @@ def prepare(path: str | os.PathLike[str]) -> None:
         RecordingWriter(path, facts_now(("",))).discard()
 
 
-_recorders: set[ProgramRecorder] = set()
+_recorders: set[PartRecorder] = set()
 """The recorders whose recordings have not ended."""
 
 
@@ -320,7 +365,7 @@ def record_job(comm: RecordedRanks, path: str) -> None:
                 write_stderr(f"hpccomm: the program is not recorded: {error}")
 
 
-def _agreed(comm: RecordedRanks, make: Callable[[], Any]) -> Any:
+def _agreed(comm: ClockRanks, make: Callable[[], Any]) -> Any:
     """Return the result of `make` on this rank. If it raises on one rank, raise the error on all ranks."""
     writer, error = None, ""
     try:

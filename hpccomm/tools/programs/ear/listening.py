@@ -11,7 +11,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from threading import get_ident, main_thread
@@ -21,12 +20,10 @@ from typing import Any
 
 from hpccomm import settings
 from hpccomm.backends.bootstrap import launch, libmpi
-from hpccomm.communicator.recording import NO_CALLS, end_status, facts_now, prepare, read_clock
-from hpccomm.errors import HpccommError
+from hpccomm.communicator.recording import PartRecorder, end_status, facts_now
+from hpccomm.errors import ResultsError
 from hpccomm.results import facts
-from hpccomm.results.recording_file import PartWriter, part_path
 from hpccomm.runtime import dump, recorder
-from hpccomm.runtime.clocks import CommonClock
 from hpccomm.runtime.recorder import (
     ASYNC,
     AWAITED,
@@ -44,14 +41,14 @@ from hpccomm.runtime.recorder import (
     site_of,
 )
 from hpccomm.runtime.reports import traces
-from hpccomm.runtime.service import ExitStep, Status, after_fork, at_exit, before_end, write_stderr
+from hpccomm.runtime.service import ExitStep, Status, after_fork, at_exit, write_stderr
 from hpccomm.tools.programs.ear import hang
 from hpccomm.tools.programs.ear.calls import HeardGroup, Open, under_way
 from hpccomm.tools.programs.prices import measured
 
 
 class WorldRanks:
-    """The ranks of the job, as `CommonClock` asks for them, on a communicator that the program does not have."""
+    """The ranks of the job, as `PartRecorder` asks for them, on a communicator that the program does not have."""
 
     def __init__(self, comm: Any) -> None:
         self.rank, self.size = comm.rank, comm.size
@@ -86,8 +83,7 @@ class Ear:
         self._made: Counter[tuple[int, ...]] = Counter()
         self._named: Counter[str] = Counter()
         self._places: dict[int, tuple[int, CodeType]] = {}
-        self._part: PartWriter | None = None
-        self._world: Any = None
+        self._own: PartRecorder | None = None
         self.awaited: dict[int, tuple[float, list[Open | None]]] = {}
         self._marked: list[Any] = []
 
@@ -104,7 +100,7 @@ class Ear:
         comm, here = WorldRanks(private := world.Dup()), dump.process
         here.rank, here.size, here.job = comm.rank, comm.size, launch.job_name()
         if path:
-            self._record(comm, private, str(path))
+            self._record(comm, private, Path(str(path)))
         if self.trace is None and timeout is None:
             return
         self.group(world)
@@ -122,61 +118,27 @@ class Ear:
         self.hears = True
         at_exit(ExitStep.CALLERS, self.end)
         after_fork(self._forked)
-        before_end(partial(self.end, "failed: the process was ended"))
 
-    def _record(self, comm: WorldRanks, private: Any, path: str) -> None:
+    def _record(self, comm: WorldRanks, private: Any, path: Path) -> None:
         """Begin to record to a file. Collective; where that cannot be, rank 0 says why."""
-        hosts = comm.all_gather_object(facts.host())
-        prices = measured(private)
-        about, refusal = None, ""
-        if comm.rank == 0:
-            try:
-                prepare(path)
-            except HpccommError as error:
-                refusal = str(error)
-            about = facts_now(tuple(hosts), self._mpi)
-            about = replace(about, machine={**about.machine, **prices})
-        about, refusal = private.bcast((about, refusal))
-        part = None
+        about = facts_now(tuple(comm.all_gather_object(facts.host())), self._mpi)
+        about = replace(about, machine={**about.machine, **measured(private)})
+        main = main_thread().ident
         try:
-            part = None if refusal else PartWriter(part_path(path, comm.rank), about, comm.rank)
-        except HpccommError as error:
-            refusal = str(error)
-        refusal = next(filter(None, comm.all_gather_object(refusal)), "")
-        if refusal or part is None:
-            if part is not None:
-                part.discard()
+            self._own = PartRecorder(comm, path, private.bcast(about), thread=main)
+        except ResultsError as error:
             if comm.rank == 0:
-                write_stderr(f"hpccomm: the program is not recorded: {refusal}")
+                write_stderr(f"hpccomm: the program is not recorded: {error}")
             return
-        self._part, self._path, self._world = part, path, comm
-        read_clock(part, CommonClock(comm))
-        self.trace = traces[0] = Trace(
-            part.number,
-            partial(part.add_calls, rank=comm.rank),
-            part.flush,
-            main_thread().ident,
-        )
+        self._own.speaks, self.trace = True, self._own.trace
 
     def end(self, status: str = "") -> None:
         """Write what is left of this rank's part. Local; idempotent."""
-        trace, part = self.trace, self._part
-        self.hears = False
+        self.hears, self.trace = False, None
         if self._watch is not None:
             self._watch.leave()
-        if trace is None or part is None:
-            return
-        self.trace = None
-        traces.clear()
-        trace.flush(last=True)
-        try:
-            part.end(f"failed: {trace.failure}" if trace.failure else status or end_status())
-        except HpccommError as failure:
-            write_stderr(f"hpccomm: the recording is not whole: {failure}")
-        if self._world.rank == 0:
-            where = f"each rank's calls are in {part_path(self._path, 0)}, and so on"
-            then = f"{where}; next: hpccomm advise {self._path}"
-            write_stderr(f"hpccomm: {then if part.numbers else NO_CALLS}")
+        if self._own is not None:
+            self._own.leave(status or end_status())
 
     # What `hang` asks for.
 
@@ -210,7 +172,7 @@ class Ear:
 
     def _forked(self) -> None:
         """Leave the parent's files alone: this is a child."""
-        self.hears, self.trace = False, None
+        self.hears, self.trace, self._watch = False, None, None
 
     def abort(self) -> None:
         """End all ranks."""
