@@ -3,6 +3,8 @@
 import importlib.metadata
 import importlib.resources
 import json
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from alone import python
 
 import hpccomm
 
+ROOT = Path(__file__).parents[2]
 HEAVY = {"mpi4py", "mpi4py.MPI", "cupy", "h5py", "torch", "vl_convert"}
 STEPS = (
     "import hpccomm",
@@ -45,8 +48,19 @@ def test_public_names_are_there() -> None:
 
 def test_version_is_the_distribution_s_and_is_cited() -> None:
     assert importlib.metadata.version("hpccomm") == hpccomm.__version__
-    citation = (Path(__file__).parents[2] / "CITATION.cff").read_text(encoding="utf-8")
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"version: {hpccomm.__version__}" in citation.splitlines()
+
+
+def test_the_changelog_and_the_tag_have_that_version() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    version, date = re.search(r"^## (\S+) \((.+)\)$", changelog, re.MULTILINE).groups()
+    assert version == hpccomm.__version__
+    command = ["git", "tag", "--points-at", "HEAD", "--list", "v*"]
+    asked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if tags := asked.stdout.split():  # a release
+        assert tags == [f"v{version}"]
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d", date)
 
 
 def test_types_are_announced() -> None:
