@@ -185,8 +185,8 @@ Chart = Mapping[str, Any]
 """A specification of Vega-Lite, with its data."""
 
 
-def library() -> Any:
-    """Return the library that draws charts, and that turns SVG into PNG.
+def library(extra: str = "plot") -> Any:
+    """Return the library that draws charts, and that turns SVG into PNG; it comes with `extra`.
 
     Raises
     ------
@@ -198,7 +198,7 @@ def library() -> Any:
     except ImportError as error:
         raise ConfigurationError(
             f"pictures are drawn by vl-convert, which cannot be loaded ({error}); "
-            f"install it: {install_command('plot')}"
+            f"install it: {install_command(extra)}"
         ) from error
     return vl_convert
 

@@ -253,6 +253,9 @@ class Parser(argparse.ArgumentParser):
         UsageError
             Always.
         """
+        if "required" in message and self.epilog:
+            example = next(line for line in self.epilog.splitlines() if self.prog in line).strip()
+            message += f"; for example: {example.partition('  ')[0]}"
         raise UsageError(f"{message} ({self.prog} --help says more)")
 
     def _print_message(self, message: str, file: "SupportsWrite[str] | None" = None) -> None:

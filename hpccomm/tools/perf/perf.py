@@ -314,6 +314,10 @@ def run(args: argparse.Namespace) -> int:
     # Arguments are checked before MPI is started.
     from hpccomm.tools.perf import sweep
 
+    if launched() is None and options.backends != ("loopback",):
+        output.warn(
+            "hpccomm: one rank measures alone; 'mpiexec -n 2' before the command starts two\n"
+        )
     streams = sys.stdout, sys.stderr, output.terminal()
     return sweep.run(partial(_opened, options), options, *streams)
 

@@ -265,7 +265,7 @@ def build(
     ConfigurationError
         If a library is missing.
     """
-    library = drawing.library()
+    library = drawing.library("report")
     try:
         from jinja2 import Environment
         from markupsafe import Markup

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from alone import python
 from terminal import on_terminal
 from until import until
 
@@ -22,11 +23,17 @@ def rows_of(text):
 
 def test_rank_0_alone_prints(shared_job):
     done = shared_job(3, *PERF, "all", "-b", "0", "-e", "1K", "-f", "32", "-n", "2")
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert (done.returncode, "measures alone" in done.stderr) == (0, False), done.stderr
     assert done.stdout.count("Out of bounds values : 0 OK") == len(COLLECTIVES) - 1
     assert "hypercube on 3 ranks" in done.stdout
     assert done.stdout.count("#  Rank  2 Group") == len(COLLECTIVES) - 1
     assert len(rows_of(done.stdout)) == 3 * (len(COLLECTIVES) - 2) + 1
+
+
+def test_one_rank_that_no_launcher_has_started_says_so():
+    done = python(*PERF, "all_reduce", "-b", "8", "-e", "8", env=launch_environment(), check=True)
+    assert "one rank measures alone; 'mpiexec -n 2'" in done.stderr
+    assert len(rows_of(done.stdout)) == 1
 
 
 @pytest.mark.parametrize(

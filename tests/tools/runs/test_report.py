@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from dataclasses import replace
 
 import pytest
@@ -58,6 +59,14 @@ def recorded(path):
     assert all_reduce(1 << 20) in program.signatures
     recording_file.write(path, program)
     return path
+
+
+def test_all_that_it_lacks_is_asked_for_at_once(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    path = write(tmp_path / "runs.h5", {"ring": (2.0, 1.0)})
+    status, _, err = called("report", path)
+    assert status == 2
+    assert all(f"'{each}>=" in err for each in ("jinja2", "vl-convert-python")), err
 
 
 def test_a_recording_is_shown_with_its_parts_advice_and_lateness(tmp_path):
