@@ -379,7 +379,7 @@ def _of_link(text: str, link: LinkType, ports: int, info: RunInfo) -> tuple[Targ
         where = "devices of one node" if link.place == DEVICE else "nodes"
         raise UsageError(
             f"--expect {text}: {link.what} connects {where}, and the run has "
-            f"{counted(nodes, 'node')}; name the link that its ranks communicate over"
+            f"{counted(nodes, 'node')}; name the link that its ranks communicate over, or a file of your own"
         )
     shares = {name: share_of_node(info.ranks, name) for name in SHARES}
     if link.place == DEVICE:

@@ -180,9 +180,6 @@ UNKNOWN = Others()
 _OF_MACHINE = ("processor", "cores", "memory", "fabric")
 """Facts of nodes that belong to the fingerprint. The kernel does not: a new one does not make another machine."""
 
-_OF_LAUNCH = ("OMPI_MCA_initial_wdir",)
-"""Variables of launchers that have no influence on measurements."""
-
 
 def fingerprint(info: RunInfo) -> dict[str, str]:
     """Return the facts that must be equal in two runs, so that their times can be compared.
@@ -258,7 +255,7 @@ def _circumstances(info: RunInfo) -> dict[str, str]:
         "ranks of nodes": fingerprint(info)["ranks of nodes"],
         **({"kernel": info.machine["kernel"]} if "kernel" in info.machine else {}),
         **{f"version of {name}": text for name, text in info.versions.items()},
-        **{name: text for name, text in info.environment.items() if name not in _OF_LAUNCH},
+        **info.environment,
     }
 
 

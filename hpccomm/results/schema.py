@@ -362,6 +362,9 @@ ENVIRONMENT: tuple[str, ...] = (
 )
 """Environment variables that a results file may hold. The whole environment is never stored: it may contain secrets."""
 
+_OF_MPIEXEC = {f"OMPI_MCA_{name}" for name in ("PREFIXES", "cpu_type", "initial_wdir", "num_procs")}
+"""Variables that Open MPI's mpiexec sets, and that no user has chosen."""
+
 SLURM: tuple[str, ...] = (
     *("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_JOB_NAME", "SLURM_JOB_PARTITION"),
     *("SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES"),
@@ -373,8 +376,9 @@ SLURM: tuple[str, ...] = (
 
 
 def recorded_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of `environ` that are on the allow-list `ENVIRONMENT`, sorted by name."""
-    return {name: as_utf8(environ[name]) for name in sorted(environ) if _listed(name, ENVIRONMENT)}
+    """Return the variables of `environ` that are on the allow-list `ENVIRONMENT` and are a user's, sorted by name."""
+    names = sorted(environ.keys() - _OF_MPIEXEC)
+    return {name: as_utf8(environ[name]) for name in names if _listed(name, ENVIRONMENT)}
 
 
 def recorded_slurm(environ: Mapping[str, str]) -> dict[str, str]:

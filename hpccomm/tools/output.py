@@ -305,7 +305,13 @@ def read_recording(file: Path, wanted: str | None = None) -> "tuple[Recording, i
     """
     from hpccomm.results.reader import choose
 
-    examined, status = read_file(file)
+    try:
+        examined, status = read_file(file)
+    except ResultsError as error:
+        if file.exists():
+            raise
+        why = "hpccomm record leaves no file for a program that uses neither mpi4py nor hpccomm"
+        raise ResultsError(f"{error}; {why}") from None
     recorded = [each for each in examined.recordings if each.calls.starts[-1]]
     if not recorded:
         raise ResultsError(

@@ -285,6 +285,7 @@ def test_limited_file_size(tmp_path):
 
 def test_secrets_stay_out():
     environ = {"NCCL_DEBUG": "INFO", "AWS_SECRET_ACCESS_KEY": "x", "SLURM_JOB_ID": "1"}
+    environ["OMPI_MCA_num_procs"] = "2"  # no secret, but mpiexec's
     assert schema.recorded_environment(environ) == {"NCCL_DEBUG": "INFO"}
     assert schema.recorded_slurm(environ) == {"SLURM_JOB_ID": "1"}
     with pytest.raises(UsageError, match="AWS_SECRET_ACCESS_KEY"):

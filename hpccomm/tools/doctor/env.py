@@ -61,7 +61,9 @@ def run(args: argparse.Namespace) -> int:
         lines = [line for entry in entries for line in _lines(entry, len(ranks))] + changes
         document = {"ranks": len(ranks), "status": status, "variables": entries, "changes": changes}
     if output.speaks():
-        lines = lines or ["no variable of the tables is set"]
+        lines = lines or [
+            "none of the variables of NCCL, MPI and hpccomm is set; hpccomm env --list has them"
+        ]
         output.write_found(document, lines, as_json=args.json and bool(document))
     return status
 

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from hpccomm.tools.doctor.reading import rows
-from hpccomm.units import counted, few, grouped, wrapped
+from hpccomm.units import counted, counted_all, few, grouped, wrapped
 
 Severity = Literal["note", "warn", "fail"]
 Facts = Mapping[str, Any]
@@ -232,7 +232,7 @@ def head(trees: Mapping[str, Any]) -> Iterator[str]:
 
 
 def lines(diagnoses: Sequence[Diagnosis], trees: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the report: faults, notes, skipped checks with the reasons, and passed checks."""
+    """Yield the report: faults, notes, skipped checks with the reasons, passed checks, and the faults' numbers."""
     nodes = len(trees)
     for status in ("fail", "warn", "note"):
         for each in diagnoses:
@@ -255,6 +255,9 @@ def lines(diagnoses: Sequence[Diagnosis], trees: Mapping[str, Any]) -> Iterator[
     )
     for area, names in well.items():
         yield from wrapped(f"{'ok':8} {area}: {', '.join(names)}", 0, 9)
+    tally = collections.Counter(each.status for each in diagnoses)
+    numbers = counted_all(failure=tally["fail"], warning=tally["warn"], note=tally["note"])
+    yield f"{'in all':8} {numbers or 'nothing is wrong in what was looked at'}"
 
 
 def _fault(each: Diagnosis, nodes: int) -> Iterator[str]:

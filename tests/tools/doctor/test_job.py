@@ -42,6 +42,7 @@ def test_equal_nodes_are_told_once_and_the_odd_one_by_name():
     assert text.count("580.65.06 (n0, n1, n2)") == 1
     assert "host.huge_pages on 1 of 4 nodes (n3)" in text
     assert "remedy: echo madvise" in text
+    assert text.endswith("\nin all   3 warnings"), text
     # Dicts are compared item by item, and a node without a fact is odd.
     trees = nodes()
     trees["n2"]["packages"]["mpi4py"] = "4.0.3"

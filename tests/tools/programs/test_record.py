@@ -75,6 +75,9 @@ def test_a_program_without_recorded_calls_is_not_sent_to_advise(
 ) -> None:
     done = python(*record(tmp_path / "t.h5", sys.executable, "-c", program))
     assert done.stderr.count(said) == 1, done.stderr
+    if "mpi4py" in program:
+        refused = python("-m", "hpccomm", "advise", str(tmp_path / "t.h5"))
+        assert "no file for a program that uses neither mpi4py nor hpccomm" in refused.stderr
     assert "next: hpccomm advise" not in done.stderr
     assert (done.returncode == 0) == ("avg" not in program)
 
