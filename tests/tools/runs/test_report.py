@@ -62,7 +62,7 @@ def recorded(path):
 
 
 def test_all_that_it_lacks_is_asked_for_at_once(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    monkeypatch.setitem(sys.modules, "vl_convert", None)  # nobody uninstalls it for a test
     path = write(tmp_path / "runs.h5", {"ring": (2.0, 1.0)})
     status, _, err = called("report", path)
     assert status == 2
