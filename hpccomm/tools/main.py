@@ -6,6 +6,7 @@ Exit status:
   2    not done: misuse, configuration, results file, communication, full output;
        or done without the damaged parts of a results file
   3    hpccomm ended the job, whose ranks could not go on
+  4    done, and other processes kept nodes so busy that nothing is decided
   130  interrupted from the keyboard
   141  not done: the reader of standard output has ended (hpccomm show FILE | head)
 

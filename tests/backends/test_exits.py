@@ -14,6 +14,7 @@ from conftest import HEAD, Mpiexec
 
 from hpccomm.runtime.raised import report
 from hpccomm.runtime.service import Status, status_of
+from hpccomm.tools import main as command
 from hpccomm.tools.explain.meanings import TABLE
 
 SHM = Path("/dev/shm")
@@ -320,5 +321,8 @@ def test_the_documentation_lists_the_statuses() -> None:
     section = page[page.index("Statuses\n---") : page.index("What is installed\n---")]
     listed = [int(number) for number in re.findall(r"^   \* - (\d+)$", section, re.MULTILINE)]
     assert listed == sorted(Status)
+    # Of the command's help, without the signal that a scheduler sends.
+    helped = [int(number) for number in re.findall(r"^  (\d+) ", command.__doc__, re.MULTILINE)]
+    assert helped == [each for each in listed if each != Status.TERMINATED]
     told = {each.name for each in TABLE}
     assert {f"status {int(each)}" for each in Status if each != Status.DONE} <= told
