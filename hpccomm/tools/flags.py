@@ -11,7 +11,7 @@ import re
 import shlex
 import tomllib
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from importlib import resources
@@ -95,20 +95,19 @@ class Flag:
         except ValueError as error:
             raise ArgumentTypeError(str(error)) from None
 
-    def add(self, group: "argparse._ActionsContainer") -> None:
-        """Add the flag to a parser or a group of one."""
+    def add(self, group: "argparse._ActionsContainer") -> argparse.Action:
+        """Add the flag to a parser or a group of one; return what argparse keeps of it."""
         asked: dict[str, Any] = {"help": self.help.replace("%", "%%")}  # argparse formats it
         if self.names:
             asked |= {"dest": self.takes, "required": self.required}
         if not self.metavar:
-            group.add_argument(*self.names, action="store_true", **asked)
-            return
+            return group.add_argument(*self.names, action="store_true", **asked)
         if self.values == "append":
             asked["action"] = "append"
         elif self.values != 1:
             asked["nargs"] = self.values
         asked |= {"metavar": self.metavar, "type": self.value, "default": self.default}
-        group.add_argument(*(self.names or [self.field]), **asked)
+        return group.add_argument(*(self.names or [self.field]), **asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +141,12 @@ def add_flags(parser: "argparse._ActionsContainer", flags: "Sequence[Flag | Flag
     """Add flags, and groups of them, to a parser."""
     for each in flags:
         each.add(parser)
+
+
+def single(flags: "Iterable[Flag | FlagGroup]") -> Iterator[Flag]:
+    """Yield flags one by one, also those of groups."""
+    for each in flags:
+        yield from single(each.flags) if isinstance(each, FlagGroup) else (each,)
 
 
 _FLAG = re.compile(r"--?[A-Za-z]\S*")

@@ -21,7 +21,7 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
@@ -61,6 +61,10 @@ class Verb(NamedTuple):
     ranks: str
     summary: str
 
+    def load(self) -> ModuleType:
+        """Import the module."""
+        return import_module(f"hpccomm.tools.{self.module}")
+
 
 _LINES = Path(__file__).with_name("verbs.tsv").read_text("utf-8").splitlines()
 VERBS = {verb.name: verb for verb in (Verb(*line.split("\t")) for line in _LINES[1:])}
@@ -90,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         words[at : at + 2] = [both]  # a verb of two words
     used = words[at] if at < len(words) else None
     try:
-        verb, arguments = _parse(words, at, used)
+        verb, arguments = parse(words, at, used)
         status: int = verb.run(arguments)
     except KeyboardInterrupt:
         shutdown = sys.modules.get("hpccomm.backends.bootstrap.shutdown")
@@ -148,13 +152,9 @@ def _forget_unwritten() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _parse(words: list[str], at: int, used: str | None) -> tuple[ModuleType, argparse.Namespace]:
+def parse(words: list[str], at: int, used: str | None) -> tuple[ModuleType, argparse.Namespace]:
     """Import the verb, which is the word `at`; return its module and its arguments."""
-    about, _, rest = (__doc__ or "").partition("\n\n")
-    usage = "hpccomm [-h] [--version] VERB ..."
-    parser = Parser(prog="hpccomm", usage=usage, text=f"{about}\n\n{_listed()}\n\n{rest}")
-    parser.add_argument("--version", action="version", version=f"hpccomm {hpccomm.__version__}")
-    verbs = parser.add_subparsers(prog="hpccomm", dest="verb", help=argparse.SUPPRESS)
+    parser, parsers = parsers_of([VERBS[used]] if used in VERBS else [])
     parser.refuse_unknown_flags(words[:at])
     if used is None:
         parser.parse_args(words)  # a flag such as --help ends here
@@ -162,17 +162,29 @@ def _parse(words: list[str], at: int, used: str | None) -> tuple[ModuleType, arg
     if used not in VERBS:
         advice = did_you_mean(used, VERBS, f"the verbs are {', '.join(VERBS)}")
         raise UsageError(f"hpccomm has no verb {used!r}; {advice} (hpccomm --help says more)")
-    verb = VERBS[used]
-    module = import_module(f"hpccomm.tools.{verb.module}")
-    chosen = verbs.add_parser(verb.name, text=module.__doc__)
-    chosen.collective = verb.ranks == "all"
-    add_flags(chosen, module.FLAGS)
+    module, chosen = VERBS[used].load(), parsers[used]
     if hasattr(module, "arranged"):
         words[at + 1 :] = module.arranged(words[at + 1 :])
     chosen.refuse_unknown_flags(words[at + 1 :])
     arguments, more = parser.parse_known_args(words)
     chosen.refuse_words(more)
     return module, arguments
+
+
+def parsers_of(verbs: Iterable[Verb]) -> tuple[Parser, dict[str, Parser]]:
+    """Import verbs; return the parser of the command line with these alone, and each verb's own by its name."""
+    about, _, rest = (__doc__ or "").partition("\n\n")
+    usage = "hpccomm [-h] [--version] VERB ..."
+    parser = Parser(prog="hpccomm", usage=usage, text=f"{about}\n\n{_listed()}\n\n{rest}")
+    parser.add_argument("--version", action="version", version=f"hpccomm {hpccomm.__version__}")
+    within = parser.add_subparsers(prog="hpccomm", dest="verb", help=argparse.SUPPRESS)
+    parsers = {}
+    for verb in verbs:
+        module = verb.load()
+        parsers[verb.name] = within.add_parser(verb.name, text=module.__doc__)
+        parsers[verb.name].collective = verb.ranks == "all"
+        add_flags(parsers[verb.name], module.FLAGS)
+    return parser, parsers
 
 
 def _listed() -> str:
