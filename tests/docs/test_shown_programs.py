@@ -9,6 +9,8 @@ from conftest import Mpiexec
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "docs/examples/tutorials"
+RUN = "   :class: run\n"
+"""The mark of a block that a test runs. The pages say of all others that no test does."""
 
 
 def text_of(page: str) -> str:
@@ -17,7 +19,8 @@ def text_of(page: str) -> str:
 
 def shown(page: str, command: str) -> list[str]:
     """The lines that a page shows below a command, which stands there once."""
-    found = rf"^( *)\$ {re.escape(command)}\n((?:(?!```)\1.*\n)+)"
+    marked = "```console\n" if page.endswith(".md") else f"{RUN}\n"
+    found = rf"{marked}^( *)\$ {re.escape(command)}\n((?:(?!```)\1.*\n)+)"
     ((indent, block),) = re.findall(found, text_of(page), re.MULTILINE)
     return [line.removeprefix(indent) for line in block.splitlines()]
 
@@ -73,7 +76,7 @@ def test_ranks_that_disagree(mpiexec: Mpiexec, tmp_path: Path) -> None:
 
 def test_the_examples_of_devices_run_on_the_stand_in(mpiexec: Mpiexec, tmp_path: Path) -> None:
     page = text_of("docs/how_to/devices.rst")
-    blocks = re.findall(r"^\.\. code-block:: python\n\n((?:   .*\n|\n)+)", page, re.MULTILINE)
+    blocks = re.findall(rf"^\.\. code-block:: python\n{RUN}\n((?:   .*\n|\n)+)", page, re.MULTILINE)
     first, *others = map(textwrap.dedent, blocks)
     assert len(others) >= 4
     program = tmp_path / "program.py"

@@ -338,7 +338,7 @@ def test_the_example_finds_what_one_rank_finds(comm: Communicator) -> None:
 
 def test_the_code_of_the_page_runs(comm: Communicator) -> None:
     page = (Path(__file__).parents[2] / "docs/how_to/jax.rst").read_text("utf-8")
-    code, solver = re.findall(r"code-block:: python\n\n((?:   .*\n|\n)+)", page)
+    code, solver = re.findall(r"code-block:: python\n   :class: run\n\n((?:   .*\n|\n)+)", page)
     names: dict[str, Any] = {}
     exec(dedent(code), names)
     assert float(names["length"]) == pytest.approx((3 * comm.size) ** 0.5)

@@ -4,11 +4,11 @@ import csv
 import gzip
 import json
 import os
+import re
 import signal
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import takewhile
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
+import stored_runs
 from at_calls import at_call, end_of, kill_own
 from damage import called, output, refused
 from hypothesis import given, settings
@@ -120,16 +121,21 @@ def test_every_call_comes_back(tmp_path_factory, seed, ranks, most):
     assert_same(stored, recording)
 
 
-def test_the_recipe_of_the_documentation_reads_it_without_hpccomm(tmp_path, monkeypatch, capsys):
+def test_the_recipes_of_the_documentation_read_it(tmp_path, monkeypatch, capsys):
     page = (Path(__file__).parents[2] / "docs/reference/results.rst").read_text("utf-8")
-    recipe = next(each for each in page.split(".. code-block:: python") if "import zlib" in each)
-    lines = recipe.split("\n\n", 1)[1].splitlines(keepends=True)
-    code = dedent("".join(takewhile(lambda line: line.isspace() or line[:4].isspace(), lines)))
+    marked = r"^\.\. code-block:: python\n   :class: run\n\n((?:    .*\n|\n)+)"
+    ours, alone, calls = map(dedent, re.findall(marked, page, re.MULTILINE))
     monkeypatch.chdir(tmp_path)
     recording = replace(program(1), calls=random_calls(7, 1, 9000))
     write("run.h5", recording)
+    stored_runs.write(Path("run.h5"), {"ring": (2.0, 1.0)})
+    exec(ours, {})
+    assert capsys.readouterr().out.count("all_reduce ") == len(stored_runs.SIZES)
     read_by_it: dict = {}
-    exec(code, read_by_it)
+    exec(alone, read_by_it)
+    assert read_by_it["seconds"].shape == (20, 2)
+    capsys.readouterr()
+    exec(calls, read_by_it)
     for name in NAMES:
         assert read_by_it["calls"][name].tolist() == recording.calls[name].tolist(), name
     blocked = recording.calls["waited"].sum() * 1e-9
