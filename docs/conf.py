@@ -1,14 +1,18 @@
 """How Sphinx builds the documentation: ``sphinx-build -n -W docs docs/_build/html``."""
 
+import os
 import sys
 from pathlib import Path
 
+from docutils import nodes
 from sphinx.application import Sphinx
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent / "examples"))
 
 import hpccomm
+
+HERE = Path(__file__).parent
 
 project = "hpccomm"
 author = "The hpccomm developers"
@@ -21,13 +25,22 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",  # for its role autolink
     "sphinx.ext.doctest",
+    "sphinx_singlehtml_anchors",
     "formulas",
     "packages",
     "pictures",
-    "self_contained",
+    "single_page",
+    "self_contained",  # looks at what the others have written
 ]
 exclude_patterns = ["_build", "measured"]  # these are parts of a page
 html_theme = "furo"
+html_static_path = ["static"]
+html_css_files = ["pages.css"]
+html_search_scorer = str(HERE / "search.js")
+toc_object_entries_show_parents = "hide"
+# Each page ends with the date of the commit, which jobs/docs.sh passes on; two builds of it are the same.
+html_last_updated_fmt = "%Y-%m-%d" if "SOURCE_DATE_EPOCH" in os.environ else None
+html_copy_source = False
 # No page loads anything from elsewhere: clusters often have no way out.
 html_math_renderer = "mathml"
 html_show_copyright = False
@@ -86,5 +99,13 @@ def without_constructor(
     return "", None
 
 
+def without_second_names(_app: Sphinx, page: nodes.document, _name: str) -> None:
+    """The theme puts each table into a container that has the table's names again."""
+    for container in page.findall(nodes.container):
+        if "table-wrapper" in container["classes"]:
+            container["ids"] = []
+
+
 def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-signature", without_constructor, priority=400)
+    app.connect("doctree-resolved", without_second_names)

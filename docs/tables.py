@@ -306,16 +306,15 @@ def api() -> Iterator[Line]:
     yield "name", "what it is"
     public = PUBLIC.read_text("utf-8").splitlines()
     page = (HERE / "reference" / "api.rst").read_text("utf-8")
-    for name in re.findall(r"^\.\. auto(?!data)\w+:: (?:hpccomm\.)?([\w.]+)$", page, re.MULTILINE):
+    for name in re.findall(
+        r"^\.\. auto(?!data|module)\w+:: (?:hpccomm\.)?([\w.]+)$", page, re.MULTILINE
+    ):
         for line in public:
             path, call, _ = line.removeprefix("hpccomm.").partition("(")
             within = call and path.startswith(f"{name}.") and name != "Communicator"
             if path == name or within:
                 text = inspect.getdoc(pkgutil.resolve_name(f"hpccomm.{path}")) or ""
-                yield (
-                    f"``{line.removeprefix('hpccomm.')}``",
-                    " ".join(text.split("\n\n")[0].split()),
-                )
+                yield f"`{path}`", " ".join(text.split("\n\n")[0].split())
 
 
 def translations() -> Iterator[Line]:
@@ -413,7 +412,7 @@ def _plain(rows: Sequence[Line]) -> str:
 
 
 def _listing(rows: Sequence[Line]) -> str:
-    text = ".. list-table::\n   :header-rows: 1\n\n"
+    text = ".. list-table::\n   :header-rows: 1\n   :widths: auto\n\n"
     for first, *others in rows:
         text += f"   * - {first}\n" + "".join(f"     - {cell}".rstrip() + "\n" for cell in others)
     return text

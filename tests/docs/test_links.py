@@ -42,17 +42,20 @@ def test_pages_that_are_named_are_there() -> None:
 
 
 def test_relative_links_of_markdown_resolve() -> None:
+    pages = {file: text for file, text in texts(*FOLDERS) if file.suffix == ".md"}
     links = [
-        (file, target.split("#")[0])
-        for file, text in texts(*FOLDERS)
-        if file.suffix == ".md"
+        (file, *target.partition("#")[::2])
+        for file, text in pages.items()
         for target in re.findall(r"\]\(([^)\s]+)\)", text)
-        if not re.match(r"\w+:|#", target)
+        if not re.match(r"\w+:", target)
     ]
     assert len(links) > 20
-    assert not [
-        f"{file}: {target}" for file, target in links if not (file.parent / target).exists()
-    ]
+    for file, target, place in links:
+        to = (file.parent / target).resolve() if target else file
+        assert to.exists(), f"{file}: {target}"
+        words = re.findall(r"^#+ (.+)$", pages.get(to, ""), re.MULTILINE)
+        headings = [re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in words]
+        assert not place or place in headings, f"{file}: {target}#{place}"
 
 
 def test_the_picture_of_the_front_page_has_every_package() -> None:
