@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# What a cluster without internet does, on this machine: downloads the wheels into a folder, takes the network
+# away, installs from the folder alone beside the site's own MPI, loads the module file, and measures.
+#
+#   bash jobs/offline.sh                                            the Open MPI of quickstart.sh is the site's
+#   HPCCOMM_MPIEXEC=/opt/mpi/bin/mpiexec bash jobs/offline.sh
+#
+# It takes the wheel that artifacts.sh left in dist/, or builds one. Only root can take the network away. Where
+# neither Lmod nor Environment Modules is, PATH is set without the module file. The variables that it knows
+# stand at the top of environment.sh.
+
+source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+
+make_environment
+allow_more_ranks_than_cores
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+wheels=("$checkout"/dist/hpccomm-*.whl)
+if [[ ! -e ${wheels[0]} ]]; then
+    limited 300 "$venv/bin/python" -m pip wheel --quiet --no-deps --wheel-dir "$work/dist" "$checkout"
+    wheels=("$work"/dist/*.whl)
+fi
+wheel=${wheels[-1]##*/}
+
+say "downloading what $wheel needs"
+limited 300 "$venv/bin/python" -m pip download --quiet --dest "$work/wheels" "${wheels[-1]}"
+
+on_the_cluster() {
+    ((EUID)) || ip link set lo up # by which Open MPI reaches its own processes
+    "$venv/bin/python" -m venv "$root"
+    # No setting may name a folder or an index of this machine.
+    PIP_CONFIG_FILE=/dev/null "$root/bin/python" -m pip --isolated install --quiet --no-compile \
+        --no-index --find-links "$work/wheels" "$work/wheels/$wheel"
+    if [[ -e $modules ]]; then
+        source "$modules"
+        module use "$work/modulefiles"
+        module load hpccomm
+        module list
+    else
+        PATH=$root/bin:$mpi/bin:$PATH
+        export LD_LIBRARY_PATH=$mpi/lib
+    fi
+    [[ $(command -v hpccomm) == "$root/bin/hpccomm" ]]
+    mpiexec -n 2 hpccomm perf all_reduce -b 1K -e 64K -f 4
+}
+
+version=${wheel#hpccomm-}
+root=$work/hpccomm/${version%%-*}
+mpi=$(dirname "$(dirname "$mpiexec")")
+modules=${MODULESHOME:-/usr/share/lmod/lmod}/init/bash
+alone=(unshare --net)
+if ((EUID)) || ! "${alone[@]}" true; then
+    alone=()
+    say "the network stays: this may not take it away"
+fi
+cp -r "$checkout/jobs/packaging/modulefiles" "$work"
+cat >"$work/modulefiles/openmpi" <<END
+#%Module
+prepend-path PATH $mpi/bin
+prepend-path LD_LIBRARY_PATH $mpi/lib
+END
+
+say "installing from the folder alone, and measuring"
+export venv work wheel root mpi modules
+export -f on_the_cluster
+limited 300 ${alone[0]+"${alone[@]}"} bash -ec on_the_cluster
