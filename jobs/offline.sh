@@ -26,7 +26,8 @@ say "downloading what $wheel needs"
 limited 300 "$venv/bin/python" -m pip download --quiet --dest "$work/wheels" "${wheels[-1]}"
 
 on_the_cluster() {
-    ((EUID)) || ip link set lo up # by which Open MPI reaches its own processes
+    # Open MPI reaches its own processes by it. It is up where the network stays.
+    ip link set lo up 2>/dev/null || true
     "$venv/bin/python" -m venv "$root"
     # No setting may name a folder or an index of this machine.
     PIP_CONFIG_FILE=/dev/null "$root/bin/python" -m pip --isolated install --quiet --no-compile \
