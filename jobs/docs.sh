@@ -37,9 +37,9 @@ esac
 make_environment docs
 cd "$checkout"
 output=docs/_build/$builder
-[[ -n ${SOURCE_DATE_EPOCH:-} ]] || SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null) ||
-    unset SOURCE_DATE_EPOCH
-export ${SOURCE_DATE_EPOCH+SOURCE_DATE_EPOCH}
+if [[ -z ${SOURCE_DATE_EPOCH:-} ]] && committed=$(git log -1 --format=%ct 2>/dev/null); then
+    export SOURCE_DATE_EPOCH=$committed
+fi
 if [[ $builder == man ]]; then
     COLUMNS=80 "$venv/bin/python" docs/man.py "$output/man1"
     say "man -M $output hpccomm"
