@@ -73,6 +73,8 @@ while (($#)); do
     *) give_up "$1 is not an option of this script." "The command stands behind --; see --help." ;;
     esac
 done
+[[ -n $nodes && -n $per_node ]] || give_up "give --nodes and --ranks-per-node." \
+    "Such as:  --nodes 2 --ranks-per-node 2 -- python -m hpccomm perf all_reduce -b 1M -e 16M -f 4" "See --help."
 [[ $nodes =~ ^[1-9][0-9]{0,2}$ ]] && ((nodes <= 250)) ||
     give_up "--nodes takes a number from 1 to 250, not '$nodes'."
 [[ $per_node =~ ^[1-9][0-9]{0,3}(,[1-9][0-9]{0,3})*$ ]] ||

@@ -1,4 +1,4 @@
-"""The scripts of ``jobs/`` find the library of the ``mpiexec`` that they are given, where mpi4py would take another."""
+"""The scripts of ``jobs/`` find the library of the ``mpiexec`` that they are given, and say what is missing."""
 
 import subprocess
 from pathlib import Path
@@ -27,3 +27,8 @@ def test_where_a_folder_has_two_libraries_the_launcher_decides(
     done = subprocess.run(["bash", "-c", script], check=True, capture_output=True, text=True)
     library = f"MPI4PY_LIBMPI={tmp_path}/lib/x86_64-linux-gnu/libmpi.so.40"
     assert (library in done.stdout) == ("Open MPI" in launcher)
+
+
+def test_virtual_hosts_are_asked_for_by_number() -> None:
+    done = subprocess.run(["bash", JOBS / "virtual_cluster.sh"], capture_output=True, text=True)
+    assert (done.returncode, "give --nodes and --ranks-per-node" in done.stderr) == (2, True)
