@@ -175,7 +175,7 @@ find_site_library() {
     done
     # Debian has the libraries of all MPIs in one folder, and mpi4py takes MPICH's if there are two.
     libraries=("$prefix"/lib/*/libmpi.so.40)
-    if [[ -e ${libraries[0]} && $("$mpiexec" --version 2>/dev/null) == *"Open MPI"* ]]; then
+    if [[ -e ${libraries[0]} && $("$mpiexec" --version 2>/dev/null) =~ Open\ MPI|OpenRTE ]]; then
         export_too MPI4PY_LIBMPI="${libraries[0]}"
     fi
 }
