@@ -11,8 +11,8 @@ import argparse
 import re
 
 import hpccomm
+from hpccomm.calls import policy
 from hpccomm.errors import ConfigurationError
-from hpccomm.schedules.algorithms import ALGORITHMS
 from hpccomm.spelling import install_command
 from hpccomm.tools import output
 from hpccomm.tools.flags import Flag, Parser, one_of, single
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         parts = [verb for verb in VERBS.values() if verb.name.split()[0] == name]
         values = {
             "COLLECTIVE": ["all", *COLLECTIVES, *(verb.name.split()[1] for verb in parts[1:])],
-            "--algorithm": sorted({each for named in ALGORITHMS.values() for each in named}),
+            "--algorithm": policy.NAMES,
         }
         for flag in (flag for verb in parts[::-1] for flag in single(verb.load().FLAGS)):
             action = flag.add(own)
