@@ -1,4 +1,4 @@
-"""Man pages of ``hpccomm`` and its verbs, of the parsers that read their flags: ``python docs/man.py FOLDER``.
+"""Makes man pages of ``hpccomm`` and its verbs from the parsers of their flags: ``python docs/man.py FOLDER``.
 
 FOLDER is the man1 of a manual, such as /usr/local/share/man/man1. ``man hpccomm`` and ``man hpccomm-perf-pairs`` show
 what ``hpccomm --help`` and ``hpccomm perf pairs --help`` print.
