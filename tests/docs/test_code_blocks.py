@@ -5,6 +5,8 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+from run_blocks import run_blocks
+
 from hpccomm.errors import HpccommError
 from hpccomm.tools import main
 
@@ -19,14 +21,28 @@ def test_what_is_said_to_run_runs() -> None:
     tests = "".join(file.read_text("utf-8") for file in ROOT.glob("tests/**/test_*.py"))
     block = r"^( *)\.\. ([\w-]+):: (\S+)\n((?:\1   :.*\n)*)"
     for page, text in PAGES.items():
+        marked = 0
         for _, kind, what, options in re.findall(block, text, re.MULTILINE):
-            if kind == "literalinclude" and what.startswith("/examples/") and what.endswith(".py"):
-                named = Path(what).parent.name if "recipes" in what else Path(what).stem
-            elif ":class: run" in options:
-                named = "README.md" if what.endswith("README.md") else page
-            else:
+            if kind == "literalinclude" and what.startswith("/examples/recipes/"):
+                named = 'docs/examples/recipes"'  # each program of the folder
+            elif (
+                kind == "literalinclude" and what.startswith("/examples/") and what.endswith(".py")
+            ):
+                named = rf'"([\w/]+/)?{Path(what).stem}(\.py)?"|^import {Path(what).stem}\b'
+            elif ":class: run" not in options:
                 continue
-            assert named in tests, f"{page} shows {what}, and no test names {named}"
+            elif kind == "literalinclude":
+                assert what.endswith("README.md")
+                named = r'shown\("README.md"'
+            else:
+                named = rf'(run_blocks|shown)\("{page}"'  # whoever asks gets all that are marked
+                marked += 1
+            assert re.search(named, tests, re.MULTILINE), (
+                f"{page} shows {what}: no test has {named}"
+            )
+        assert marked == len(run_blocks(page)), page
+    blocks = re.findall(r"^```(python|console)$", PAGES["README.md"], re.MULTILINE)
+    assert blocks == ["python", "console", "console"], "test_shown_programs.py runs these three"
 
 
 def commands() -> Iterator[tuple[str, str]]:

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from conftest import Mpiexec
+from run_blocks import run_blocks
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ROOT / "docs/examples/tutorials"
-RUN = "   :class: run\n"
-"""The mark of a block that a test runs. The pages say of all others that no test does."""
 
 
 def text_of(page: str) -> str:
@@ -18,11 +17,15 @@ def text_of(page: str) -> str:
 
 
 def shown(page: str, command: str) -> list[str]:
-    """The lines that a page shows below a command, which stands there once."""
-    marked = "```console\n" if page.endswith(".md") else f"{RUN}\n"
-    found = rf"{marked}^( *)\$ {re.escape(command)}\n((?:(?!```)\1.*\n)+)"
-    ((indent, block),) = re.findall(found, text_of(page), re.MULTILINE)
-    return [line.removeprefix(indent) for line in block.splitlines()]
+    """The lines below a command, in the one block of a page that is marked as run, or in a block of README.md."""
+    blocks = run_blocks(page)
+    if page == "README.md":
+        found = rf"^```console\n(\$ {re.escape(command)}\n.*?)^```"
+        blocks = re.findall(found, text_of(page), re.MULTILINE | re.DOTALL)
+    (block,) = blocks
+    first, *lines = block.splitlines()
+    assert first == f"$ {command}"
+    return lines
 
 
 def skeleton(lines: list[str], figures: str = r"\d+(\.\d+)?") -> list[str]:
@@ -75,9 +78,7 @@ def test_ranks_that_disagree(mpiexec: Mpiexec, tmp_path: Path) -> None:
 
 
 def test_the_examples_of_devices_run_on_the_stand_in(mpiexec: Mpiexec, tmp_path: Path) -> None:
-    page = text_of("docs/how_to/devices.rst")
-    blocks = re.findall(rf"^\.\. code-block:: python\n{RUN}\n((?:   .*\n|\n)+)", page, re.MULTILINE)
-    first, *others = map(textwrap.dedent, blocks)
+    first, *others = run_blocks("docs/how_to/devices.rst")
     assert len(others) >= 4
     program = tmp_path / "program.py"
     every = ["cupy.cuda.Device(comm.device).use()", *others, "assert (y.get() == comm.size).all()"]

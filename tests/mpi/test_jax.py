@@ -1,18 +1,17 @@
 """Collectives on JAX arrays: NumPy's values and gradients, in every transformation."""
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from runpy import run_path
-from textwrap import dedent
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from mpi4py import MPI
+from run_blocks import run_blocks
 
 import hpccomm
 from hpccomm import Communicator, errors
@@ -337,13 +336,12 @@ def test_the_example_finds_what_one_rank_finds(comm: Communicator) -> None:
 
 
 def test_the_code_of_the_page_runs(comm: Communicator) -> None:
-    page = (Path(__file__).parents[2] / "docs/how_to/jax.rst").read_text("utf-8")
-    code, solver = re.findall(r"code-block:: python\n   :class: run\n\n((?:   .*\n|\n)+)", page)
+    code, solver = run_blocks("docs/how_to/jax.rst")
     names: dict[str, Any] = {}
-    exec(dedent(code), names)
+    exec(code, names)
     assert float(names["length"]) == pytest.approx((3 * comm.size) ** 0.5)
     names |= {"comm": comm, "part": jnp.eye(3), "b": jnp.ones(3)}
-    exec(dedent(solver), names)
+    exec(solver, names)
     np.testing.assert_allclose(names["x"], [1 / comm.size] * 3, rtol=1e-6)
 
 

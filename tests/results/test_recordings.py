@@ -4,13 +4,11 @@ import csv
 import gzip
 import json
 import os
-import re
 import signal
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import h5py
@@ -22,6 +20,7 @@ from damage import called, output, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recordings_made import MARK, MadeCall, all_reduce, made, stepped
+from run_blocks import run_blocks
 
 from hpccomm.errors import ResultsError
 from hpccomm.results import blocks, reader, recording_file
@@ -122,9 +121,7 @@ def test_every_call_comes_back(tmp_path_factory, seed, ranks, most):
 
 
 def test_the_recipes_of_the_documentation_read_it(tmp_path, monkeypatch, capsys):
-    page = (Path(__file__).parents[2] / "docs/reference/results.rst").read_text("utf-8")
-    marked = r"^\.\. code-block:: python\n   :class: run\n\n((?:    .*\n|\n)+)"
-    ours, alone, calls = map(dedent, re.findall(marked, page, re.MULTILINE))
+    ours, alone, calls = run_blocks("docs/reference/results.rst")
     monkeypatch.chdir(tmp_path)
     recording = replace(program(1), calls=random_calls(7, 1, 9000))
     write("run.h5", recording)
