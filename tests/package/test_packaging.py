@@ -1,4 +1,4 @@
-"""What the recipes of jobs/packaging say is what pyproject.toml says.
+"""What the recipes of jobs/packaging, the pages and the workflows say is what pyproject.toml says.
 
 That a recipe is one, its tool has shown: docs/how_to/installing.rst says which tools have run.
 """
@@ -86,10 +86,7 @@ def test_conda_has_the_requirements() -> None:
     assert (about["summary"], about["license"]) == (PROJECT["description"], PROJECT["license"])
 
 
-def test_images_and_modules_have_the_version() -> None:
-    for image in RECIPES.glob("Containerfile*"):
-        found = re.findall(r"hpccomm[-:]([\d.]+\d)", image.read_text(encoding="utf-8"))
-        assert set(found) == {__version__}
+def test_modules_have_the_version() -> None:
     modules = {path.name: path.read_text("utf-8") for path in RECIPES.glob("modulefiles/*/*")}
     assert set(modules) == {__version__, f"{__version__}.lua"}
     assert all(PROJECT["description"] in text for text in modules.values())
@@ -99,3 +96,35 @@ def test_one_checksum_stands_in_all_recipes() -> None:
     texts = [path.read_text(encoding="utf-8") for path in RECIPES.rglob("*") if path.is_file()]
     sums = [sum_ for text in texts for sum_ in re.findall(r"\b[0-9a-f]{64}\b", text)]
     assert (len(sums), len(set(sums))) == (3, 1)
+
+
+def test_commands_and_recipes_name_this_version() -> None:
+    """Figures keep the version that was measured: `hpccomm version 0.1.0 mpi=...`, and docs/measured."""
+    files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*/*.rst")]
+    files += [path for path in RECIPES.rglob("*") if path.is_file()]
+    texts = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in files}
+    named = re.compile(r"(?:hpccomm[-:/]|\*\*Status: )(\d+\.\d+\.\d+)")
+    found = {(name, version) for name, text in texts.items() for version in named.findall(text)}
+    assert len(found) > 8
+    assert [each for each in found if each[1] != __version__] == []
+
+
+def test_pages_and_workflows_name_the_supported_pythons() -> None:
+    pythons = re.findall(r":: Python :: (3\.\d+)$", "\n".join(PROJECT["classifiers"]), re.MULTILINE)
+    assert pythons[0] == PYTHON
+    for page in ("README.md", "CONTRIBUTING.md"):
+        assert f"{PYTHON} to {pythons[-1]}" in (ROOT / page).read_text("utf-8")
+    environment = (ROOT / "jobs/environment.sh").read_text("utf-8")
+    candidates = " ".join(f"python{each}" for each in reversed(pythons))
+    assert f"(python3 {candidates} python)" in environment
+    tests, release = (
+        yaml.safe_load((ROOT / f".github/workflows/{each}.yml").read_text("utf-8"))["jobs"]
+        for each in ("tests", "release")
+    )
+    assert tests["tests"]["strategy"]["matrix"]["python"] == pythons
+    (installed,) = (
+        step["with"]["python-version"]
+        for step in release["build"]["steps"]
+        if "setup-python" in step.get("uses", "")
+    )
+    assert installed.split() == pythons
