@@ -15,6 +15,7 @@
 # ask_driver PYTHON           prints "devices CUDA-version", or fails and prints why there is no GPU
 # say TEXT...                 a line of progress
 # give_up LINE...             ends the script with an explanation on standard error
+# takes_no_options "$@"       for a script without options: --help prints its first comment, other words are refused
 # limited SECONDS COMMAND...  runs a command at most so long; exit status 124 or 137 if it took longer
 
 set -euo pipefail
@@ -37,6 +38,17 @@ give_up() {
     shift
     (($# == 0)) || printf '  %s\n' "$@" >&2
     exit 2
+}
+
+takes_no_options() {
+    case ${1:-} in
+    "") ;;
+    -h | --help)
+        sed -n '2,/^$/s/^# \{0,1\}//p' "$0"
+        exit 0
+        ;;
+    *) give_up "'$1' is not an option of this script." "It takes none." ;;
+    esac
 }
 
 # The command that `limited` runs; it must not outlive a script that is interrupted or killed.

@@ -8,6 +8,7 @@
 # the PATH, it is run as well.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+takes_no_options "$@"
 
 find_environment
 PATH=$venv/bin:$PATH

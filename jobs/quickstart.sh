@@ -8,6 +8,7 @@
 # The other variables that it knows stand at the top of environment.sh.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+takes_no_options "$@"
 
 make_environment
 # Only where it must be: Open MPI does not bind ranks to cores then.

@@ -7,6 +7,7 @@
 # The other variables that it knows stand at the top of environment.sh.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+takes_no_options "$@"
 
 make_environment test docs dev plot
 say "source $(printf '%q' "$venv")/bin/activate, then python -m pytest tests/calls/test_policy.py, say"
