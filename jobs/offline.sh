@@ -5,25 +5,21 @@
 #   bash jobs/offline.sh                                            the Open MPI of quickstart.sh is the site's
 #   HPCCOMM_MPIEXEC=/opt/mpi/bin/mpiexec bash jobs/offline.sh
 #
-# It takes the wheel that artifacts.sh left in dist/, or builds one. Only root can take the network away. Where
-# neither Lmod nor Environment Modules is, PATH is set without the module file. The variables that it knows
-# stand at the top of environment.sh.
+# The wheel is built from the checkout. Only root can take the network away. Without Lmod and Environment
+# Modules, PATH is set without the module file. The variables that it knows stand at the top of environment.sh.
 
 source "$(dirname "${BASH_SOURCE[0]}")/environment.sh"
+takes_no_options "$@"
 
 make_environment
 allow_more_ranks_than_cores
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-wheels=("$checkout"/dist/hpccomm-*.whl)
-if [[ ! -e ${wheels[0]} ]]; then
-    limited 300 "$venv/bin/python" -m pip wheel --quiet --no-deps --wheel-dir "$work/dist" "$checkout"
-    wheels=("$work"/dist/*.whl)
-fi
-wheel=${wheels[-1]##*/}
 
-say "downloading what $wheel needs"
-limited 300 "$venv/bin/python" -m pip download --quiet --dest "$work/wheels" "${wheels[-1]}"
+say "building the wheel, and downloading what it needs"
+limited 300 "$venv/bin/python" -m pip wheel --quiet --no-deps --wheel-dir "$work/wheels" "$checkout"
+wheel=$(basename "$work"/wheels/*)
+limited 300 "$venv/bin/python" -m pip download --quiet --dest "$work/wheels" "$work/wheels/$wheel"
 
 on_the_cluster() {
     # Open MPI reaches its own processes by it. It is up where the network stays.
@@ -42,7 +38,7 @@ on_the_cluster() {
         export LD_LIBRARY_PATH=$mpi/lib
     fi
     [[ $(command -v hpccomm) == "$root/bin/hpccomm" ]]
-    mpiexec -n 2 hpccomm perf all_reduce -b 1K -e 64K -f 4
+    "${mpiexec##*/}" -n 2 hpccomm perf all_reduce -b 1K -e 64K -f 4
 }
 
 version=${wheel#hpccomm-}
@@ -55,6 +51,7 @@ if ((EUID)) || ! "${alone[@]}" true; then
     say "the network stays: this may not take it away"
 fi
 cp -r "$checkout/jobs/packaging/modulefiles" "$work"
+# hpccomm's module file loads an MPI by this name, whichever the site has.
 cat >"$work/modulefiles/openmpi" <<END
 #%Module
 prepend-path PATH $mpi/bin
@@ -62,6 +59,6 @@ prepend-path LD_LIBRARY_PATH $mpi/lib
 END
 
 say "installing from the folder alone, and measuring"
-export venv work wheel root mpi modules
+export venv work wheel root mpi mpiexec modules
 export -f on_the_cluster
 limited 300 ${alone[0]+"${alone[@]}"} bash -ec on_the_cluster
