@@ -126,7 +126,10 @@ find_environment() {
         venv=${venv:-$checkout/.venv-site-mpi}
         find_site_library
     else
-        unset MPI4PY_LIBMPI # it would name the site's library
+        # It names the site's library, which the launcher from PyPI cannot start.
+        [[ -z ${MPI4PY_LIBMPI:-} ]] ||
+            say "not used: MPI4PY_LIBMPI=$MPI4PY_LIBMPI. For the site's MPI set HPCCOMM_MPIEXEC to its launcher."
+        unset MPI4PY_LIBMPI
         venv=${venv:-$checkout/.venv}
         mpiexec=$venv/bin/mpiexec
     fi
