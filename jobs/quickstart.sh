@@ -36,9 +36,9 @@ cat <<END
 It works. The table above and every sample behind it are in $results
 
 Next:
-  source $(typed "$venv/bin/activate")${exported:+; export ${exported[*]}}
+  source $(typed "$venv/bin/activate")${exported:+; export$(printf ' %q' "${exported[@]}")}
   hpccomm show $(typed "$results")
   hpccomm perf --help
-  ${HPCCOMM_MPIEXEC:-mpiexec} -n 2 hpccomm doctor
+  $(typed "${HPCCOMM_MPIEXEC:-mpiexec}") -n 2 hpccomm doctor
 README.md shows a first program. On a cluster, jobs/perf.sbatch runs the same sweep under Slurm.
 END
