@@ -17,7 +17,7 @@ cd "$checkout"
 # conforms SCHEMA FILE...
 conforms() { check-jsonschema --builtin-schema "$@"; }
 
-# Its packages on PyPI are a fork, or download a program while pip installs: hence where it is installed alone.
+# Its packages on PyPI are a fork, or download a program while pip installs. So the extra dev does not have it.
 if command -v actionlint >/dev/null; then
     actionlint
 else
