@@ -5,9 +5,15 @@
 #   bash tests/results/data/releases/make.sh 0.1.0
 
 set -euo pipefail
-[[ $(hpccomm --version) == "hpccomm $1" ]]
+version=$(hpccomm --version)
+if [[ $version != "hpccomm $1" ]]; then
+    echo "make.sh: error: PATH has $version, and not hpccomm $1." >&2
+    exit 2
+fi
 here=$(realpath "$(dirname "${BASH_SOURCE[0]}")")
-cd "$(mktemp -d)"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
 cp "$here/program.py" .
 mpiexec -n 2 hpccomm perf all_reduce -b 1K -e 4K -f 2 -n 5 --output made.h5
 mpiexec -n 2 hpccomm perf all_gather -b 1K -e 1K -n 3 -d half --sync round-time --output made.h5
