@@ -35,7 +35,8 @@ commit=$(git rev-parse --verify --quiet HEAD) || give_up "artifacts are built fr
 unset HPCCOMM_MPIEXEC # each environment below has an MPI library of its own
 make_environment release
 export PATH=$venv/bin:$PATH
-# A site's mirror of PyPI is named to pip.
+# uv takes the machine's certificates, as pip does, and a site's mirror of PyPI, which is named to pip.
+export UV_SYSTEM_CERTS=1
 [[ -z ${PIP_INDEX_URL:-} ]] || export UV_DEFAULT_INDEX=$PIP_INDEX_URL
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -266,14 +266,14 @@ with hpccomm.new_comm() as comm:
 
 
 NO_MPI = {
-    "no mpi4py": ("import sys; sys.modules['mpi4py'] = None", {}),
-    "no MPI library": ("", {"MPI4PY_LIBMPI": "/no/such/libmpi.so"}),
+    "no mpi4py": ("import sys; sys.modules['mpi4py'] = None", {}, "pip install "),
+    "no MPI library": ("", {"MPI4PY_LIBMPI": "/no/such.so"}, "unset MPI4PY_LIBMPI=/no/such.so"),
 }
 
 
 @pytest.mark.parametrize("lacks", NO_MPI)
 def test_without_mpi(lacks: str) -> None:
-    blocked, variables = NO_MPI[lacks]
+    blocked, variables, remedy = NO_MPI[lacks]
     program = f"""
 with hpccomm.new_comm() as comm:
     assert (comm.size, comm.backends["host"]) == (1, "loopback")
@@ -281,7 +281,7 @@ with hpccomm.new_comm() as comm:
 
 import pytest
 for backend in "mpi", "auto":  # with a launcher's variables not two ranks that know nothing of each other
-    with pytest.raises(hpccomm.BackendUnavailable, match="pip install "):
+    with pytest.raises(hpccomm.BackendUnavailable, match="{remedy}"):
         hpccomm.new_comm(backend)
     os.environ |= {LAUNCHED["a PMI launcher"]}
 """

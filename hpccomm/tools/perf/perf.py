@@ -314,10 +314,6 @@ def run(args: argparse.Namespace) -> int:
     # Arguments are checked before MPI is started.
     from hpccomm.tools.perf import sweep
 
-    if launched() is None and options.backends != ("loopback",):
-        output.warn(
-            "hpccomm: one rank measures alone; 'mpiexec -n 2' before the command starts two\n"
-        )
     streams = sys.stdout, sys.stderr, output.terminal()
     return sweep.run(partial(_opened, options), options, *streams)
 
@@ -348,5 +344,9 @@ def _opened(options: Options, variant: Variant) -> "Communicator":
         raise UsageError(
             f"--backend {backend}: its ranks are in one process, and {place.launcher} "
             f"started {place.size}; leave the launcher out, or name another backend"
+        )
+    if place is None and comm.size == 1 and backend != "loopback":
+        output.warn(
+            "hpccomm: one rank measures alone; 'mpiexec -n 2' before the command starts two\n"
         )
     return comm
