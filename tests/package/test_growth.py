@@ -16,7 +16,8 @@ from hpccomm.testing import run_ranks
 BLOCK = 256 * 1024
 """Bytes in which folds work: what one function may need while it is called."""
 
-FUNCTIONS = 10
+FUNCTIONS = 30
+"""More than there are blocks of folds at the same time, whose number depends on which ranks meet."""
 
 
 @pytest.mark.parametrize("call", ["all_reduce", "all_reduce deterministic", "scan"])
