@@ -49,9 +49,6 @@ ended it (None: nothing). While its program is recorded, more follows: see `hpcc
 POLLED, BLOCKING, ASYNC, DEVICE = "polled", "blocking", "asynchronous", "device"
 """How a call waits: in a loop that polls; in the library; in the progress thread; on a stream."""
 
-AWAITED = "awaited"
-"""How an asynchronous call of mpi4py waits, while the program is blocked until it is over."""
-
 Site = tuple[CodeType, int]
 """Where in the program: the code, and the offset of its instruction. No frame: that would keep arrays."""
 

@@ -15,7 +15,7 @@ from hpccomm import errors
 from hpccomm.contracts.backend import ANSWERED, Answer, Facts
 from hpccomm.errors import UsageError
 from hpccomm.results.files import read_text
-from hpccomm.runtime.recorder import ASYNC, AWAITED
+from hpccomm.runtime.recorder import ASYNC
 
 _ENDED = (errors.CollectiveTimeout, errors.PeerLost, errors.CommunicatorAborted)
 FOLLOWING = frozenset(
@@ -26,6 +26,9 @@ FOLLOWING = frozenset(
 _REFUSED = (errors.UsageError, errors.BufferMismatch, errors.UnsupportedDtype, errors.RankMismatch)
 REFUSING = frozenset(each.__name__ for each in _REFUSED)
 """Classes of errors after which the communicator usually can still be used."""
+
+AWAITED = "awaited"
+"""How an asynchronous call of mpi4py waits, while the program is blocked until it is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,9 +309,10 @@ def _call(entry: object, what: str, now: Mapping[str, Facts]) -> RecordedCall:
         operation = str(terms.pop("mpi")).replace("barrier", "Barrier")  # they are one
         terms = {name: value for name, value in terms.items() if name not in _OF_ONE_RANK}
         state = "completed" if state == "failed" else state  # it waits no more
-        if mode == AWAITED and state == "started":
-            about = now.get(group[0], {})
-            began = max(began, _value(about, "awaited_since", 0.0))
+        about, sequence = now.get(group[0], {}), str(_value(each, "op_id", 0))
+        since = _value(_value(about, "awaited_since", {}), sequence, 0.0)
+        if since and state == "started":
+            mode, began = AWAITED, max(began, since)
             if doing := _value(about, "doing", ""):
                 site = f"{site}, awaited at {doing}" if site else doing
     elif mode == ASYNC:  # ranks may differ in how they wait

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpccomm.contracts.backend import ANSWERED, Answer, Facts
-from hpccomm.runtime.recorder import AWAITED
 from hpccomm.runtime.verdict import numbered
-from hpccomm.tools.explain.dumps import Dump, DumpedError, Membership, RecordedCall
+from hpccomm.tools.explain.dumps import AWAITED, Dump, DumpedError, Membership, RecordedCall
 from hpccomm.tools.explain.messages import Messages, receives
 from hpccomm.units import grouped, ranks_named
 

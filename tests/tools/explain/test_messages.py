@@ -10,6 +10,7 @@ Call = tuple[str, dict[str, Any], bool]
 """The method, its terms, and whether it is over."""
 
 NOW = 1_700_000_000.0
+MODES = dict.fromkeys(("asynchronous", "awaited"), "asynchronous")
 
 
 def document(rank: int, calls: Sequence[Call], *, before: int = 0, size: int = 3) -> dict[str, Any]:
@@ -26,10 +27,16 @@ def document(rank: int, calls: Sequence[Call], *, before: int = 0, size: int = 3
             "duration_ms": 1.0 if over else None,
             "state": "completed" if over else "started",
             "frames": [{"name": "<module>", "filename": "program.py", "line": 10 * rank + at}],
-            "terms": {"mode": "blocking", "mpi": name, **terms},
+            "terms": {"mpi": name, **terms, "mode": MODES.get(terms.get("mode", ""), "blocking")},
         }
         for at, (name, terms, over) in enumerate(calls)
     ]
+    awaited = [at for at, (_, terms, _) in enumerate(calls) if terms.get("mode") == "awaited"]
+    now = {
+        "collective": 0,
+        "doing": f"program.py line {90 + rank}",
+        "awaited_since": {str(before + at + 1): begun + at for at in awaited},
+    }
     return {
         "reason": "on demand",
         "time": NOW + 1.0,
@@ -38,7 +45,7 @@ def document(rank: int, calls: Sequence[Call], *, before: int = 0, size: int = 3
         "host": "n0",
         "pg_config": {"mpi all 0": {"desc": "world", "ranks": [*range(size)]}},
         "entries": entries,
-        "now": {"mpi all 0": {"collective": 0, "doing": f"program.py line {90 + rank}"}},
+        "now": {"mpi all 0": now},
     }
 
 

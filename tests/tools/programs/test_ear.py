@@ -21,7 +21,7 @@ from hpccomm.contracts.signature import CallFingerprint
 from hpccomm.results import recording_file
 from hpccomm.results.recording import Recording, collectives, messages
 from hpccomm.runtime.recorder import BLOCKING, ENDED
-from hpccomm.tools.programs.ear.calls import HeardGroup
+from hpccomm.tools.programs.ear.calls import HeardGroup, Now
 
 Job = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -443,7 +443,7 @@ def test_tests_of_mpi4py_pass(mpiexec: Job, tmp_path: Path, ranks: int) -> None:
 
 
 def test_a_probe_that_found_nothing_is_no_wait_beside_another_thread() -> None:
-    group = HeardGroup("uid", "name", (0, 1), 0, lambda _: {})
+    group = HeardGroup("uid", "name", (0, 1), 0, Now())
     probe = group.begin(CallFingerprint("probe", 0), None, BLOCKING, False)
     group.begin(CallFingerprint("send", 8), None, BLOCKING, False)
     group.drop(probe)
@@ -485,6 +485,14 @@ try:
     comm.Recv(x, src=0)
 except TypeError as error:  # mpi4py's own words
     assert "src" in str(error)
+short = comm.Irecv(y[:1], 1, 10) if rank == 0 else None
+if rank == 1:
+    comm.Send(x, 0, 10)
+try:
+    (short or MPI.REQUEST_NULL).Wait()
+except MPI.Exception:
+    assert rank == 0
+comm.Barrier()
 """
 
 
@@ -500,3 +508,7 @@ def test_messages_at_edges_and_behind_probes_match(mpiexec: Job, tmp_path: Path)
         each.values["src"] for each in recording.signatures if each.values["mpi"] == "Recv_init"
     ]
     assert sorted(ends) == [1, 2]
+    own = recording.calls.of_rank(0)
+    failed, begin, end = (recording.calls[name][own] for name in ("failed", "begin", "end"))
+    assert failed.sum() == 2
+    assert end[failed > 0].max() < begin.max(), "a wait that raises ends its calls"

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
-from operator import index, itemgetter
+from operator import eq, index, itemgetter
 from time import perf_counter
 from types import ModuleType
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 
 from hpccomm.contracts.signature import CallFingerprint, compared
 from hpccomm.runtime import dump, recorder
-from hpccomm.runtime.recorder import BEGIN, ENDED, CallRecord, Origin
+from hpccomm.runtime.recorder import BEGIN, BLOCKING, ENDED, MODE, SEQUENCE, CallRecord, Origin
 
 CALLS_KEPT = 1024
 """Calls of each communicator that a dump shows."""
@@ -24,6 +24,32 @@ CALLS_KEPT = 1024
 
 MOST_KNOWN = 1 << 12
 """Fingerprints of a method, and reductions, that are kept."""
+
+
+class Now:
+    """What the program does now.
+
+    Attributes
+    ----------
+    inside : dict of int to CallRecord
+        The last call that each thread has begun, by its identifier.
+    awaited : dict of int to (float, list of Open or None)
+        Since when each thread waits for asynchronous calls, as of ``time.perf_counter``, and the calls.
+    left : bool
+        Whether it has come to its end.
+    """
+
+    def __init__(self) -> None:
+        self.inside: dict[int, CallRecord] = {}
+        self.awaited: dict[int, tuple[float, list[Any]]] = {}
+        self.left = False
+
+    def longest(self) -> float:
+        """Return the seconds of the longest wait that is under way."""
+        now, began = perf_counter(), [since for since, _ in list(self.awaited.values())]
+        last = list(self.inside.values())
+        began += [each[BEGIN] for each in last if each[ENDED] is None and each[MODE] is BLOCKING]
+        return now - min(began, default=now)
 
 
 class HeardGroup:
@@ -37,8 +63,8 @@ class HeardGroup:
         The ranks, as ranks of the job.
     rank : int
         This rank of them.
-    now : callable
-        Returns further facts of it for a dump.
+    now : Now
+        What the program does.
 
     Attributes
     ----------
@@ -58,7 +84,7 @@ class HeardGroup:
         name: str,
         members: tuple[int, ...],
         rank: int,
-        now: Callable[["HeardGroup"], dict[str, Any]],
+        now: Now,
     ) -> None:
         self.origin = Origin(uid, name, rank, len(members))
         self.members, self.matched, self._now = members, True, now
@@ -86,6 +112,10 @@ class HeardGroup:
     def flight_facts(self) -> dict[str, Any]:
         """Return its part of a dump."""
         uid, name, *_ = self.origin
+        waits, since = list(self._now.awaited.values()), recorder.unix_ns
+        own = [
+            (each, began) for began, calls in waits for each in calls if each and each.group is self
+        ]
         return {
             "uid": uid,
             "name": name,
@@ -94,7 +124,8 @@ class HeardGroup:
                 "collective": self.collectives,
                 "refused": None,
                 "doing": recorder.doing(),
-                **self._now(self),
+                "leaving": self._now.left,
+                "awaited_since": {each.entry[SEQUENCE]: since(began) / 1e9 for each, began in own},
             },
             "answers": {},
         }
@@ -114,26 +145,25 @@ class Arguments:
         if parameters and parameters[0].name in ("self", "cls"):
             parameters = parameters[1:]
         self.names = tuple(each.name for each in parameters)
-        self._defaults = tuple(
+        self.defaults = tuple(
             None if each.default is each.empty else each.default for each in parameters
         )
 
     def __contains__(self, name: str) -> bool:
         return name in self.names
 
-    def all(self, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        """Return the arguments of a call, in order."""
-        full = given + self._defaults[len(given) :]
-        return tuple(map(named.get, self.names, full)) if named else full
-
-    def put(
-        self, name: str, value: Any, given: tuple[Any, ...], named: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of a call as they are given by place and by name, with another value of one."""
-        place = self.names.index(name)
-        if place < len(given):
-            return (*given[:place], value, *given[place + 1 :]), named
-        return given, {**named, name: value}
+    def with_one(
+        self, name: str, make: Callable[[], Any], given: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        """Return one argument of a call, which is made if it is None, and all of them by place and by name."""
+        value, place = self.one(name, given, named), self.names.index(name)
+        if value is None:
+            value = make()
+            if place < len(given):
+                given = *given[:place], value, *given[place + 1 :]
+            else:
+                named = {**named, name: value}
+        return value, given, named
 
     def pick(self, names: Sequence[str]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
         """Return a function that takes these arguments out of all. It is a slice, or the interpreter's own."""
@@ -147,7 +177,16 @@ class Arguments:
         """Return one argument of a call; None where the method has none of that name."""
         if name not in self.names:
             return None
-        return self.all(given, named)[self.names.index(name)]
+        place = self.names.index(name)
+        return given[place] if place < len(given) else named.get(name, self.defaults[place])
+
+
+def ranks_of(mpi: ModuleType, group: Any) -> tuple[int, ...]:
+    """Return the ranks of the job in a group."""
+    everyone = mpi.COMM_WORLD.Get_group()
+    ranks = tuple(group.Translate_ranks(None, everyone))
+    everyone.Free()
+    return ranks
 
 
 def nbytes_of(mpi: ModuleType, buffer: Any) -> int:
@@ -177,6 +216,9 @@ def kind_of(value: Any) -> str:
 NUMBERS = ("dest", "source", "tag", "sendtag", "recvtag", "root", "target_rank", "rank")
 """The arguments of methods that are ranks and tags."""
 
+TERMS = {"root": "root", "target_rank": "target", "rank": "target", "peers": "peers"}
+"""Those that say with whom a collective or a call on a window is, and their names in a fingerprint."""
+
 BUFFERS = ("buf", "sendbuf", "recvbuf", "memory", "origin", "result")
 """The arguments that are buffers."""
 
@@ -196,7 +238,7 @@ class Labels:
     operation : str
         hpccomm's name of it.
     ends : tuple of str
-        Names of ranks and tags that are known otherwise than by arguments.
+        Names of what is known otherwise than by arguments: ranks and tags, and the ranks of a group.
     """
 
     def __init__(
@@ -204,20 +246,21 @@ class Labels:
     ) -> None:
         self.name, self.operation = method.__name__, operation
         self.arguments = arguments = Arguments(method)
+        # The defaults that follow so many arguments.
+        self._rest = {many: arguments.defaults[many:] for many in range(len(arguments.names))}
         self._mpi = mpi
         self._known: dict[Asked, CallFingerprint] = {}
-        self._ops: dict[int, Any] = {}  # which keeps them, so that an identity stays theirs
-        self.pickles, self.probes = operation.endswith("_object"), operation == "probe"
+        self._ops: dict[int, tuple[Any, str]] = {}  # with the object, so that an identity stays its
+        self.pickles = operation.endswith("_object")
         names = tuple(each for each in NUMBERS if each in arguments)
         self._numbers = arguments.pick(names)
-        self._of_group = operation in ("post", "start")
-        self.names = (*names, "group") if self._of_group else (*names, *ends)
+        self.names = *names, *ends
+        anys = {"source": mpi.ANY_SOURCE, "tag": mpi.ANY_TAG, "recvtag": mpi.ANY_TAG}
+        self._anys = tuple(map(anys.get, self.names)) if "source" in self.names else ()
         moved = [each for each in BUFFERS if each in arguments and not self.pickles]
         self._buffers = arguments.pick(moved)
         self.value = next((each for each in ("obj", "sendobj") if each in arguments), "")
         self._op = arguments.names.index("op") if "op" in arguments else None
-        self.takes_status = "status" in arguments
-        self.receives = "source" in self.names
 
     def asked(
         self,
@@ -225,9 +268,11 @@ class Labels:
         named: dict[str, Any],
         matched: bool,
         ends: tuple[Any, ...] = (),
-    ) -> Asked:
+    ) -> tuple[Asked, CallFingerprint]:
         """Return what a call with these arguments asks for, with `ends` that are known; of objects, not the bytes."""
-        every = self.arguments.all(given, named)
+        every = given + self._rest.get(len(given), ())
+        if named:
+            every = tuple(map(named.get, self.arguments.names, every))
         nbytes, kind, op = 0, "", 0
         for buffer in self._buffers(every):
             if buffer.__class__ is np.ndarray:
@@ -244,17 +289,12 @@ class Labels:
                 if len(self._ops) > MOST_KNOWN:
                     self._ops.clear()
                     self._known.clear()
-                self._ops[op] = function
-        elif self._of_group:
-            numbers += (self._ranks(self.arguments.one("group", given, named)),)
-        return nbytes, kind, numbers, op, matched
-
-    def _ranks(self, group: Any) -> tuple[int, ...]:
-        """Return the ranks of the job in a group."""
-        everyone = self._mpi.COMM_WORLD.Get_group()
-        ranks = tuple(group.Translate_ranks(None, everyone))
-        everyone.Free()
-        return ranks
+                self._ops[op] = function, op_name(self._mpi, function)
+        asked = nbytes, kind, numbers, op, matched
+        try:
+            return asked, self._known[asked]
+        except (KeyError, TypeError):
+            return asked, self.of(asked)
 
     def pickled(self, asked: Asked, nbytes: int, value: Any) -> Asked:
         """Return what a call asked for that has pickled or unpickled so many bytes, of a value."""
@@ -271,35 +311,28 @@ class Labels:
 
     def open(self, asked: Asked) -> bool:
         """Whether the sender or the tag is open."""
-        mpi = self._mpi
-        if not self.receives:
-            return False
-        for name, each in zip(self.names, asked[2], strict=True):
-            if (name == "source" and each == mpi.ANY_SOURCE) or (
-                name in ("tag", "recvtag") and each == mpi.ANY_TAG
-            ):
-                return True
-        return False
+        return any(map(eq, self._anys, asked[2]))
 
     def of(self, asked: Asked) -> CallFingerprint:
         """Return the fingerprint of calls that ask for this."""
         try:
-            found = self._known.get(asked)
-            if found is None:
-                if len(self._known) > MOST_KNOWN:
-                    self._known.clear()
-                found = self._known[asked] = self._new(*asked)
+            return self._known[asked]
+        except KeyError:
+            if len(self._known) > MOST_KNOWN:
+                self._known.clear()
+            made = self._known[asked] = self._new(*asked)
+            return made
         except TypeError:  # a rank or tag is no number, which mpi4py will say
             return compared(self.operation, {"mpi": self.name})
-        return found
 
     def _new(
         self, nbytes: int, kind: str, numbers: tuple[Any, ...], op: int, matched: bool
     ) -> CallFingerprint:
-        mpi = self._mpi
+        # Of an intercommunicator, ranks are not those of the group; and mpi4py says what is wrong with others than numbers.
         every: dict[str, Any] = {
-            name: each if name == "group" else index(each)
+            name: each if name == "peers" else index(each)
             for name, each in zip(self.names, numbers, strict=True)
+            if matched and (name == "peers" or hasattr(each, "__index__"))
         }
         values: dict[str, Any] = {"mpi": self.name}
         if self.pickles:
@@ -307,17 +340,12 @@ class Labels:
         elif kind:
             values["dtype"] = str(np.dtype(kind))
         if self._op is not None:
-            values["op"] = op_name(mpi, self._ops[op])
-        if "root" in every and matched:
-            values["root"] = every["root"]
-        if "target_rank" in every or "rank" in every:
-            values["target"] = every.get("target_rank", every.get("rank"))
-        if "group" in every:
-            values["peers"] = every["group"]
-        ends: list[dict[str, Any]] = []
+            _, values["op"] = self._ops[op]
+        values |= {term: every[name] for name, term in TERMS.items() if name in every}
+        mpi, ends = self._mpi, list[dict[str, Any]]()
         for way, peer, tag in (("dst", "dest", "sendtag"), ("src", "source", "recvtag")):
             whom = every.get(peer, mpi.PROC_NULL)
-            if matched and whom != mpi.PROC_NULL:
+            if whom != mpi.PROC_NULL:
                 number = every.get("tag", every.get(tag, 0))
                 end = {} if whom == mpi.ANY_SOURCE else {way: whom}
                 ends.append({**end, "tag": None if number == mpi.ANY_TAG else number})
@@ -329,16 +357,10 @@ class Labels:
         return compared(self.operation, values, nbytes)
 
 
-OPS = (
-    *("SUM", "PROD", "MIN", "MAX", "LAND", "BAND", "LOR", "BOR", "LXOR", "BXOR"),
-    *("MINLOC", "MAXLOC", "REPLACE", "NO_OP"),
-)
-
-
 def op_name(mpi: ModuleType, op: Any) -> str:
-    """Return hpccomm's name of a reduction: MPI's in lower case, or that of a function."""
-    known = (name.lower() for name in OPS if op == getattr(mpi, name))
-    return next(known, "") or str(getattr(op, "__qualname__", "user's"))
+    """Return hpccomm's name of a reduction: that of a function, or MPI's in lower case."""
+    found = (name for name, each in vars(mpi).items() if isinstance(each, mpi.Op) and each == op)
+    return getattr(op, "__qualname__", "") or next(found, "user's").lower()
 
 
 @dataclass(slots=True)
@@ -352,6 +374,7 @@ class Open:
     entry: CallRecord | None = None
 
 
-def under_way(call: Open | None) -> bool:
-    """Whether a call has begun, and is not over."""
-    return call is not None and call.entry is not None and call.entry[ENDED] is None
+def under_way(request: Any) -> Open | None:
+    """Return the call of a request if it has begun, and is not over."""
+    call: Open | None = getattr(request, "_hpccomm_call", None)
+    return call if call and call.entry and call.entry[ENDED] is None else None

@@ -21,15 +21,18 @@ from typing import Any
 
 from hpccomm.runtime.recorder import ASYNC, BEGIN, BLOCKING, ENDED, LABEL, caller
 from hpccomm.spelling import rows
-from hpccomm.tools.programs.ear.calls import Arguments, HeardGroup, Labels, Open, under_way
+from hpccomm.tools.programs.ear.calls import (
+    Arguments,
+    HeardGroup,
+    Labels,
+    Open,
+    ranks_of,
+    under_way,
+)
 from hpccomm.tools.programs.ear.listening import Ear
 
-HANDLES = ("fromhandle", "f2py", "fromint")
-"""Methods of all classes that make an object of a handle."""
-
-
-Finish = Callable[[Any, Open, Any], Any]
-"""``finish(self, call, result)`` notes how far a call is, and returns its result."""
+Finish = Callable[[Open, Any], Any]
+"""``finish(call, result)`` notes how far a call is, and returns its result."""
 
 Placed = tuple[HeardGroup | None, tuple[Any, ...]]
 Place = Callable[[Any, Any, Any], Placed]
@@ -48,7 +51,7 @@ class RecordingClasses:
     """
 
     def __init__(self, mpi: ModuleType, ear: Ear) -> None:
-        self._mpi, self._ear = mpi, ear
+        self._mpi, self._ear, self._barrier = mpi, ear, mpi.Comm.Barrier
         self._classes: dict[type, Any] = {}
         self._methods: dict[type, dict[str, Any]] = {}
         self._constants: dict[str, Any] = {}
@@ -57,13 +60,13 @@ class RecordingClasses:
 
     def _counts(self, function: Any) -> Any:
         """Return ``dumps`` or ``loads``, which counts the bytes that it makes or takes."""
-        ear, makes = self._ear, function is pickle.dumps
+        packed, makes = self._ear.packed, function is pickle.dumps
 
         @wraps(function)
         def count(*given: Any, **named: Any) -> Any:
             result = function(*given, **named)
             size = len(result if makes else given[0])
-            ear.packed[get_ident()] = ear.packed_here() + size
+            packed[get_ident()] = packed.get(get_ident(), 0) + size
             return result
 
         return count
@@ -75,8 +78,9 @@ class RecordingClasses:
         for row in rows(__package__, "methods.tsv"):
             methods = of_class.setdefault(row["class"], {})
             methods |= dict.fromkeys(row["methods"].split(), row)
+        of_all = of_class.pop("all")
         for name, methods in of_class.items():
-            self._put(getattr(mpi, name), methods)
+            self._put(getattr(mpi, name), of_all | methods)
         for name, each in vars(mpi).items():
             if type(each) in self._classes:
                 made = self._constants[name] = self._classes[type(each)]()
@@ -91,17 +95,10 @@ class RecordingClasses:
         """
         methods = self._methods[own] = dict(self._methods.get(own.__mro__[1], {}))
         for name, there in vars(own).items():
-            method = getattr(there, "__func__", there)
-            if callable(method) and name != "__new__":
-                if name in HANDLES:
-                    made = self._wraps(method)
-                elif name in ("free", "__reduce__"):
-                    made = self._of_constant(method)
-                else:
-                    made = self._method(own, method, table[name]) if name in table else None
-                if made is not None:
-                    made = wraps(method)(made)
-                    methods[name] = classmethod(made) if isinstance(there, classmethod) else made
+            if name in table:
+                method = getattr(there, "__func__", there)
+                made = wraps(method)(self._method(own, method, table[name]))
+                methods[name] = classmethod(made) if isinstance(there, classmethod) else made
 
         def __subclasshook__(cls: type, other: type) -> bool:  # noqa: N807
             return issubclass(other, own) if "_hpccomm_own" in vars(cls) else NotImplemented
@@ -110,8 +107,6 @@ class RecordingClasses:
             "__module__": own.__module__,
             "__doc__": own.__doc__,
             "_hpccomm_own": own,
-        }
-        body |= {
             "_hpccomm_group": None,
             "_hpccomm_call": None,
             "__subclasshook__": classmethod(__subclasshook__),
@@ -128,9 +123,10 @@ class RecordingClasses:
             if name:
                 comm._hpccomm_group = self._ear.group(None, made=name, like=like)  # noqa: SLF001
             return comm, request
-        kept = self._classes[type(made)](made) if type(made) in self._classes else made
+        kind = self._classes.get(type(made))
+        kept = made if kind is None else kind(made)
         if name and kept:
-            kept._hpccomm_group = self._ear.group(kept, made=name, like=like)  # noqa: SLF001
+            self._ear.group(kept, made=name, like=like)
         return kept
 
     def _plain(self, result: Any) -> Any:
@@ -154,7 +150,9 @@ class RecordingClasses:
     ) -> Any:
         """Return the method that records a call, and then does what `finish` does."""
         ear, mpi, plain = self._ear, self._mpi, self._plain
-        may_be_open, probes, pickles = labels.takes_status, labels.probes, labels.pickles
+        inside, packed = ear.now.inside, ear.packed
+        may_be_open, pickles = "status" in labels.arguments, labels.pickles
+        probes = labels.operation == "probe"
         weighs = pickles and (mode is BLOCKING or labels.value)
 
         def call(self: Any, *given: Any, **named: Any) -> Any:
@@ -168,14 +166,11 @@ class RecordingClasses:
             if group is None:
                 result = method(self, *given, **named)
                 return result if finish is None else plain(result)
-            asked, status = labels.asked(given, named, group.matched, ends), None
+            (asked, label), status = labels.asked(given, named, group.matched, ends), None
             if may_be_open and labels.open(asked):
-                status = labels.arguments.one("status", given, named)
-                if status is None:
-                    status = mpi.Status()
-                    given, named = labels.arguments.put("status", status, given, named)
-            entry = group.begin(labels.of(asked), site, mode, collective)
-            packed = ear.packed_here() if pickles else 0
+                status, given, named = labels.arguments.with_one("status", mpi.Status, given, named)
+            entry = inside[get_ident()] = group.begin(label, site, mode, collective)
+            before = packed.get(get_ident(), 0) if pickles else 0
             try:
                 result = method(self, *given, **named)
             except BaseException as error:
@@ -190,43 +185,43 @@ class RecordingClasses:
             if weighs:
                 value = labels.arguments.one(labels.value, given, named)
                 value = result if value is None else value
-                asked = labels.pickled(asked, ear.packed_here() - packed, value)
+                asked = labels.pickled(asked, packed.get(get_ident(), 0) - before, value)
                 entry[LABEL] = labels.of(asked)
             if mode is BLOCKING:
                 entry[ENDED] = perf_counter() - entry[BEGIN]
-            if ear.trace is not None:
-                ear.trace.take(entry, given[0] if given and not pickles else None)
+            if (trace := ear.trace) is not None:
+                trace.take(entry, given[0] if given and not pickles else None)
             if finish is None:
                 return result
-            return finish(self, Open(group, labels, asked, collective, entry), result)
+            return finish(Open(group, labels, asked, collective, entry), result)
 
         return call
 
     def _method(self, own: type, method: Any, row: Mapping[str, str]) -> Any:
         """Return the method that stands in place of `method`, as a row of the table says."""
         name, operation, (does, *more) = method.__name__, row["operation"], row["does"].split()
-        if does in ("wait", "start", "free"):  # of requests
-            return getattr(self, f"_{does}")(method)
-        if does == "wrap":
-            return self._wraps(method)
+        if does in ("wait", "start", "wrap", "keep"):
+            return getattr(self, f"_{does}s")(method)
+        arguments = Arguments(method)
         ends: tuple[str, ...] = ()
         place: Place | None = None
         if own is self._mpi.Message and does != "find":
-            method, place, ends = self._receives(method), self._of_message, ("source", "tag")
+            method, place, ends = _on(self._copied, method), self._of_message, ("source", "tag")
         elif does == "call" and name in ("reduce", "allreduce", "scan", "exscan"):
-            method = self._lets_look(method)
+            method = _on(self._met, method)
+        elif "group" in arguments and own is self._mpi.Win:
+            place, ends = partial(self._with_ranks, arguments), ("peers",)
+        elif "comm" in arguments:
+            place = partial(self._of_argument, arguments)
         labels = Labels(self._mpi, method, name.lower() if operation == "=" else operation, ends)
-        if "comm" in labels.arguments:
-            place = partial(self._of_argument, labels.arguments)
         if does == "prepare":
             return self._prepares(method, labels, bool(more))
         kind = {"Win": "window", "File": "file"}.get(own.__name__, name.lower())
         finish: dict[str, Finish] = {
-            "begin": self._begun,
-            "find": self._found,
+            **dict.fromkeys(("begin", "find"), self._begun),
             "make": partial(self._made, kind, False),
             "copy": partial(self._made, kind, True),
-            "end": self._ended,
+            "end": lambda call, _: self._ear.forget(call.group),
         }
         mode = ASYNC if does == "begin" else BLOCKING
         return self._heard(
@@ -236,8 +231,11 @@ class RecordingClasses:
     # Where a call belongs that is not of the communicator on which it is called.
 
     def _of_argument(self, arguments: Arguments, _: Any, given: Any, named: Any) -> Placed:
-        comm = arguments.one("comm", given, named)
-        return getattr(comm, "_hpccomm_group", None) or self._ear.group(comm), ()
+        return self._ear.group(arguments.one("comm", given, named)), ()
+
+    def _with_ranks(self, arguments: Arguments, its: Any, given: Any, named: Any) -> Placed:
+        ranks = ranks_of(self._mpi, arguments.one("group", given, named))
+        return self._ear.group(its), (ranks,)
 
     def _of_message(self, its: Any, *_: Any) -> Placed:
         call = getattr(its, "_hpccomm_call", None)
@@ -248,39 +246,23 @@ class RecordingClasses:
 
     # What follows a call.
 
-    def _begun(self, _: Any, call: Open, result: Any) -> Any:
-        """Return a request that knows its call."""
-        request = self._within(result)
-        request._hpccomm_call = call  # noqa: SLF001
-        return request
+    def _begun(self, call: Open, result: Any) -> Any:
+        """Return what a call has begun or found: a request or a message that knows the call, or else nothing."""
+        made = self._within(result)
+        if hasattr(made, "_hpccomm_call"):
+            made._hpccomm_call = call  # noqa: SLF001
+        return made
 
-    def _found(self, _: Any, call: Open, result: Any) -> Any:
-        """Return what a probe has found; a message knows its sender and its tag."""
-        found = self._within(result)
-        if isinstance(found, self._mpi.Message):
-            found._hpccomm_call = call  # noqa: SLF001
-        return found
-
-    def _made(self, kind: str, alike: bool, _: Any, call: Open, result: Any) -> Any:
+    def _made(self, kind: str, alike: bool, call: Open, result: Any) -> Any:
         """Return a communicator, window or file with a group of its own; `alike` if it has the same ranks."""
         title = f"{kind} of {call.group.origin.name}"
         return self._within(result, title, call.group if alike else None)
-
-    def _ended(self, _: Any, call: Open, result: Any) -> Any:
-        """Forget a communicator, window or file that has ended."""
-        self._ear.forget(call.group)
-        return result
 
     # Other methods.
 
     def _wraps(self, method: Any) -> Any:
         """Return the method that makes something, and whose call is not recorded."""
-
-        def make(its: Any, *given: Any, **named: Any) -> Any:
-            result = method(its, *given, **named)
-            return self._within(result) if self._ear.site(caller(1)) else self._plain(result)
-
-        return make
+        return lambda its, *given, **named: self._within(method(its, *given, **named))
 
     def _prepares(self, method: Any, labels: Labels, collective: bool) -> Any:
         """Return the method that makes a persistent request; its starts are the calls."""
@@ -289,44 +271,31 @@ class RecordingClasses:
         def prepare(its: Any, *given: Any, **named: Any) -> Any:
             request = self._within(method(its, *given, **named))
             if ear.site(caller(1)) is not None:
-                group = getattr(its, "_hpccomm_group", None) or ear.group(its)
-                asked = labels.asked(given, named, group.matched)
+                group = ear.group(its)
+                asked, _ = labels.asked(given, named, group.matched)
                 request._hpccomm_call = Open(group, labels, asked, collective)  # noqa: SLF001
             return request
 
         return prepare
 
-    def _receives(self, method: Any) -> Any:
-        """Return the method that receives a message: a constant of the module stays what it is."""
-        mpi = self._mpi
+    def _copied(self, message: Any) -> Any:
+        """Return a message that can be received, which changes it: of a constant of the module it is a copy."""
+        constant = message is self._constants["MESSAGE_NO_PROC"]
+        return self._mpi.Message(message) if constant else message
 
-        @wraps(method)
-        def receive(its: Any, *given: Any, **named: Any) -> Any:
-            if its is self._constants["MESSAGE_NO_PROC"]:
-                its = mpi.Message(its)
-            return method(its, *given, **named)
-
-        return receive
-
-    def _lets_look(self, method: Any) -> Any:
-        """Return the method of a reduction of objects, before which the ranks meet while calls have a deadline.
+    def _met(self, comm: Any) -> Any:
+        """Return a communicator whose ranks have met before a reduction of objects, if calls have a deadline.
 
         In the first one of a communicator, mpi4py duplicates that with the interpreter's lock held (mpi4py#784). A rank
         that waits there could not say so. So the ranks meet before.
         """
-        ear, meet = self._ear, self._mpi.Comm.Barrier
+        ear = self._ear
+        if ear.ends_waits and not (group := ear.group(comm)).duplicated:
+            group.duplicated = True
+            self._barrier(comm)
+        return comm
 
-        @wraps(method)
-        def reduce(its: Any, *given: Any, **named: Any) -> Any:
-            group = getattr(its, "_hpccomm_group", None) or ear.group(its)
-            if ear.ends_waits and not group.duplicated:
-                group.duplicated = True
-                meet(its)
-            return method(its, *given, **named)
-
-        return reduce
-
-    def _of_constant(self, method: Any) -> Any:
+    def _keeps(self, method: Any) -> Any:
         """Return ``free`` or ``__reduce__``, which do not treat the constants of the module as they do copies of them."""
         constants, pickles = self._constants, method.__name__ == "__reduce__"
 
@@ -340,81 +309,86 @@ class RecordingClasses:
 
         return treat
 
-    def _start(self, method: Any) -> Any:
+    def _starts(self, method: Any) -> Any:
+        """Return the method that starts persistent requests."""
         ear = self._ear
         several, arguments = method.__name__ == "Startall", Arguments(method)
 
         def start(its: Any, *given: Any, **named: Any) -> None:
             requests = arguments.one("requests", given, named) if several else [its]
-            ear.starts(requests, caller(1))
+            site = ear.site(caller(1))
+            for each in requests if site else ():
+                if call := getattr(each, "_hpccomm_call", None):
+                    label = call.labels.of(call.asked)
+                    call.entry = call.group.begin(label, site, ASYNC, call.collective)
+                    if ear.trace is not None:
+                        ear.trace.take(call.entry, None)
             method(its, *given, **named)
 
         return start
 
-    def _free(self, method: Any) -> Any:
-        ear = self._ear
-
-        def free(its: Any) -> None:
-            if its._hpccomm_call and ear.site(caller(1)):  # noqa: SLF001
-                ear.over(its._hpccomm_call, perf_counter(), None, 0, None)  # noqa: SLF001
-            method(its)
-
-        return free
-
-    def _wait(self, method: Any) -> Any:
-        """Return the method that waits for requests, or tests them."""
-        ear, mpi, low = self._ear, self._mpi, method.__name__.lower()
-        blocks, arguments = low.startswith("wait"), Arguments(method)
+    def _waits(self, method: Any) -> Any:
+        """Return the method that waits for requests, tests them, or frees one."""
+        ear, mpi, name, lower = self._ear, self._mpi, method.__name__, method.__name__.islower()
+        awaited, packed = ear.now.awaited, ear.packed
+        blocks, arguments = name.lower().startswith("wait"), Arguments(method)
         several, of_each = "requests" in arguments, "statuses" in arguments
-        status = "statuses" if of_each else "status"
+        status = "statuses" if of_each else "status" if "status" in arguments else ""
 
         def wait(its: Any, *given: Any, **named: Any) -> Any:
             requests = arguments.one("requests", given, named) if several else (its,)
-            calls = [getattr(each, "_hpccomm_call", None) for each in requests]
-            if ear.site(caller(1)) is None or not any(map(under_way, calls)):
+            calls = list(map(under_way, requests))
+            if ear.site(caller(1)) is None or not any(calls):
                 return method(its, *given, **named)
-            asked, packed, statuses = perf_counter(), ear.packed_here(), None
-            if any(call and call.labels.open(call.asked) for call in calls):
-                statuses = arguments.one(status, given, named)
-                if statuses is None:
-                    statuses = [mpi.Status() for _ in calls] if of_each else mpi.Status()
-                    given, named = arguments.put(status, statuses, given, named)
+            asked, before, statuses = perf_counter(), packed.get(get_ident(), 0), None
+            if status and any(call and call.labels.open(call.asked) for call in calls):
+                statuses, given, named = arguments.with_one(
+                    status,
+                    lambda: [mpi.Status() for _ in calls] if of_each else mpi.Status(),
+                    given,
+                    named,
+                )
             if blocks:
-                ear.awaited[get_ident()] = asked, calls
+                awaited[get_ident()] = asked, calls
             try:
                 result = method(its, *given, **named)
+            except BaseException as error:
+                for each, call in zip(requests, calls, strict=True):
+                    if call and call.entry and not each:
+                        ear.failed(call.entry, error)
+                raise
             finally:
-                ear.awaited.pop(get_ident(), None)
-            over = _over(low, result, len(calls)) if several or not blocks else (0,)
-            for at, place in enumerate(over):
-                call = calls[place]
-                if call is not None and under_way(call):
+                awaited.pop(get_ident(), None)
+            over = [(0, result if lower else None)]
+            if several or not blocks:
+                over = _over(name, result, len(calls))
+            for at, (place, value) in enumerate(over):
+                if call := calls[place]:
                     its_status = statuses[at] if of_each and statuses else statuses
-                    nbytes = (ear.packed_here() - packed) // len(over)
-                    ear.over(
-                        call, asked, its_status, nbytes, _value(method.__name__, result, at, place)
-                    )
+                    nbytes = (packed.get(get_ident(), 0) - before) // len(over)
+                    ear.over(call, asked, its_status, nbytes, value)
             return result
 
         return wait
 
 
-def _value(name: str, result: Any, at: int, place: int) -> Any:
-    """Return the object of one request, the one `at` a place among those that are over, from what a method returned."""
-    if name[0].isupper():
-        return None
-    last = result[-1] if isinstance(result, tuple) and name != "wait" else result
-    return last[place] if name.endswith("all") else last[at] if name.endswith("some") else last
+def _on(change: Callable[[Any], Any], method: Any) -> Any:
+    """Return the method that is called on what `change` makes of its object."""
+    return wraps(method)(lambda its, *given, **named: method(change(its), *given, **named))
 
 
-def _over(name: str, result: Any, count: int) -> list[int]:
-    """Return which of `count` requests are over, from the result of a wait or test of that name, in small letters."""
-    first = result[0] if isinstance(result, tuple) else result
-    if name.endswith("any"):
-        return [first] if 0 <= first < count else []
-    if name.endswith("some"):
-        return list(first or ())
-    return list(range(count)) if name.startswith("wait") or first else []
+def _over(name: str, result: Any, count: int) -> list[tuple[int, Any]]:
+    """Return which of `count` requests are over, and their objects, from what the method of that name has returned."""
+    first, *_, last = result if isinstance(result, tuple) else (result, result)
+    kind, places = name.lower()[4:], []
+    if kind == "any":
+        places = [first] if 0 <= first < count else []
+    elif kind == "some":
+        places = first or []
+    elif first or name == "Free":
+        places = [*range(count)]
+    objects = last if kind in ("all", "some") else [last]
+    return [(place, objects[at] if name.islower() else None) for at, place in enumerate(places)]
 
 
 def listen(mpi: Any) -> None:

@@ -10,15 +10,16 @@ Used by `listening`.
 
 import shutil
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
-from time import monotonic, perf_counter, sleep
-from typing import Protocol
+from time import monotonic, sleep
 
 from hpccomm.runtime import dump, recorder
-from hpccomm.runtime.recorder import BEGIN, BLOCKING, ENDED, MODE
+from hpccomm.runtime.reports import traces
 from hpccomm.runtime.service import STDERR, start_thread, write_stderr
+from hpccomm.tools.programs.ear.calls import Now
 
 LOOK_SECONDS = 0.25
 """How often a rank looks: a look takes some 0.1 ms."""
@@ -33,29 +34,15 @@ MOST_PLACES = 16
 """Most ranks, or groups of ranks in one place, that are printed; ``hpccomm explain`` shows all."""
 
 
-class Heard(Protocol):
-    """The calls of this rank, as `Watch` asks for them."""
-
-    def waits(self) -> list[float]:
-        """Return since when threads wait for asynchronous calls, as of ``time.perf_counter``."""
-
-    def mark_awaited(self) -> None:
-        """Give these calls the mode that says so in dumps."""
-
-    def flush(self) -> None:
-        """Bring to the file what is recorded."""
-
-    def abort(self) -> None:
-        """End all ranks."""
-
-
 class Watch:
     """Looks at the calls of this rank, and answers when a rank asks where each one is.
 
     Parameters
     ----------
-    ear : Heard
-        Has the calls, and ends the job.
+    now : Now
+        What the program does.
+    abort : callable
+        Ends all ranks.
     folder : Path
         The folder of dumps that all ranks see. Each question has a folder ``<name><number>`` in it.
     name : str
@@ -64,18 +51,18 @@ class Watch:
         The number of the first question.
     timeout : float or None
         Seconds after which a call that waits ends the job; None if none does.
-
-    Attributes
-    ----------
-    left : bool
-        Whether the program has come to its end.
     """
 
     def __init__(
-        self, ear: Heard, folder: Path, name: str, number: int, timeout: float | None
+        self,
+        now: Now,
+        abort: Callable[[], object],
+        folder: Path,
+        name: str,
+        number: int,
+        timeout: float | None,
     ) -> None:
-        self.left = False
-        self._ear, self._timeout = ear, timeout
+        self._now, self._abort, self._timeout = now, abort, timeout
         self._folder, self._name, self._number = folder, name, number
         self._signal, self._answered = Event(), -QUIET_SECONDS
         start_thread("hpccomm-hang", self._run)
@@ -93,7 +80,7 @@ class Watch:
     def _run(self) -> None:
         # Without a timeout, only another rank's question is looked for.
         pause = LOOK_SECONDS if self._timeout is not None else LOOK_SECONDS * 4
-        while not self.left:
+        while not self._now.left:
             asked = self._signal.wait(pause)
             self._signal.clear()
             try:
@@ -103,7 +90,7 @@ class Watch:
                     continue
                 elif asked:
                     self._ask("SIGUSR1")
-                elif self._timeout is not None and self._longest() > self._timeout:
+                elif self._timeout is not None and self._now.longest() > self._timeout:
                     self._ask(f"on demand: a call waits for longer than {self._timeout:g} s")
             except Exception as error:  # noqa: BLE001 (the program goes on)
                 self._number, self._answered = self._number + 1, monotonic()
@@ -111,22 +98,12 @@ class Watch:
                     f"hpccomm: rank {dump.process.rank}: where it is could not be written: {error!r}"
                 )
 
-    def _longest(self) -> float:
-        """Return the seconds of the longest wait that is under way."""
-        now = perf_counter()
-        began = [
-            each[BEGIN]
-            for each in recorder.calls()
-            if each[ENDED] is None and each[MODE] is BLOCKING
-        ]
-        return now - min([*began, *self._ear.waits()], default=now)
-
     def _answer(self, reason: str) -> None:
-        self._ear.mark_awaited()
         dump.write_to(self._question, reason)
         self._number += 1
         self._answered = monotonic()
-        self._ear.flush()
+        for each in list(traces.values()):
+            each.flush()
 
     def _ask(self, reason: str) -> None:
         """Have all ranks write their dumps, and say what they mean; one rank does it for all."""
@@ -151,7 +128,8 @@ class Watch:
             shutil.rmtree(self._last, ignore_errors=True)
             with suppress(OSError):  # another job has its own there
                 self._last.parent.rmdir()
-            self._ear.abort()
+            self._now.left = True
+            self._abort()
 
     def _meaning(self, folder: Path, reason: str) -> list[str]:
         """Wait for the dumps of a question, and return what they mean."""
@@ -175,9 +153,9 @@ class Watch:
 
     def leave(self) -> None:
         """Note that the program has come to its end. With a timeout, other ranks may have to know."""
-        if self.left:
+        if self._now.left:
             return
-        self.left = True
+        self._now.left = True
         if self._timeout is None:
             return
         error = getattr(sys, "last_value", None)

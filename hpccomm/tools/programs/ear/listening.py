@@ -9,11 +9,10 @@ Used by `classes`.
 
 import os
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
-from threading import get_ident, main_thread
+from threading import main_thread
 from time import perf_counter
 from types import CodeType, FrameType, ModuleType
 from typing import Any
@@ -25,13 +24,10 @@ from hpccomm.errors import ResultsError
 from hpccomm.results import facts
 from hpccomm.runtime import dump, recorder
 from hpccomm.runtime.recorder import (
-    ASYNC,
-    AWAITED,
     BEGIN,
     ENDED,
     ERROR,
     LABEL,
-    MODE,
     PACKAGE,
     CallRecord,
     Trace,
@@ -43,7 +39,7 @@ from hpccomm.runtime.recorder import (
 from hpccomm.runtime.reports import traces
 from hpccomm.runtime.service import ExitStep, Status, after_fork, at_exit, write_stderr
 from hpccomm.tools.programs.ear import hang
-from hpccomm.tools.programs.ear.calls import HeardGroup, Open, under_way
+from hpccomm.tools.programs.ear.calls import HeardGroup, Now, Open, ranks_of
 from hpccomm.tools.programs.prices import measured
 
 
@@ -69,23 +65,22 @@ class Ear:
         Whether calls have a deadline.
     packed : dict of int to int
         Bytes that each thread has pickled and unpickled so far.
-    awaited : dict of int to (float, list of Open)
-        Since when each thread waits for asynchronous calls, as of ``time.perf_counter``, and the calls.
+    now : Now
+        What the program does.
     """
 
     def __init__(self, mpi: ModuleType) -> None:
         self.trace: Trace | None = None
         self.hears, self.ends_waits = False, False
         self.packed: dict[int, int] = {}
+        self.now = Now()
         self._watch: hang.Watch | None = None
         self._mpi = mpi
-        self._groups: dict[int, HeardGroup] = {}
+        self._groups: dict[int | None, HeardGroup] = {}
         self._made: Counter[tuple[int, ...]] = Counter()
         self._named: Counter[str] = Counter()
         self._places: dict[int, tuple[int, CodeType]] = {}
         self._own: PartRecorder | None = None
-        self.awaited: dict[int, tuple[float, list[Open | None]]] = {}
-        self._marked: list[Any] = []
 
     # The start and the end.
 
@@ -105,15 +100,13 @@ class Ear:
             return
         self.group(world)
         folder = Path(f"{path}.dumps" if path else dump.DIRECTORY).absolute()
-        name, number, refusal = f"{here.job or 'job'}-", 0, ""
+        name, number = f"{here.job or 'job'}-", 0
         try:
             number = hang.first_question(folder, name) if comm.rank == 0 else 0
         except OSError as error:
-            refusal = f"hpccomm: hangs are not explained: {error}"
-            write_stderr(refusal)
-        number, refusal = private.bcast((number, refusal))
-        if not refusal:
-            self._watch = hang.Watch(self, folder, name, number, timeout)
+            write_stderr(f"hpccomm: hangs are not explained: {error}")
+        if number := private.bcast(number):
+            self._watch = hang.Watch(self.now, self.abort, folder, name, number, timeout)
             self.ends_waits = timeout is not None
         self.hears = True
         at_exit(ExitStep.CALLERS, self.end)
@@ -140,53 +133,17 @@ class Ear:
         if self._own is not None:
             self._own.leave(status or end_status())
 
-    # What `hang` asks for.
-
-    def _now(self, group: HeardGroup) -> dict[str, Any]:
-        """Return whether the program has ended, and since when (Unix time) it waits for asynchronous calls of a group."""
-        since = [
-            began
-            for began, calls in list(self.awaited.values())
-            if any(call.group is group for call in filter(None, calls))
-        ]
-        waits = {"awaited_since": recorder.unix_ns(min(since)) / 1e9} if since else {}
-        return {"leaving": self._watch is not None and self._watch.left, **waits}
-
-    def waits(self) -> list[float]:
-        """Return since when threads wait for asynchronous calls, as of ``time.perf_counter``."""
-        return [began for began, _ in list(self.awaited.values())]
-
-    def mark_awaited(self) -> None:
-        """Give the calls that threads wait for now the mode that says so in dumps."""
-        for call in self._marked:
-            call.entry[MODE] = ASYNC
-        waited = [call for _, calls in list(self.awaited.values()) for call in calls]
-        self._marked = [call for call in waited if under_way(call)]
-        for call in self._marked:
-            call.entry[MODE] = AWAITED
-
-    def flush(self) -> None:
-        """Bring to the file what is recorded."""
-        if self.trace is not None:
-            self.trace.flush()
-
     def _forked(self) -> None:
         """Leave the parent's files alone: this is a child."""
         self.hears, self.trace, self._watch = False, None, None
 
     def abort(self) -> None:
         """End all ranks."""
-        if self._watch is not None:
-            self._watch.left = True
         self.end("failed: a call waited for longer than the timeout")
         libmpi.abort(self._mpi, Status.ENDED)
         os._exit(Status.ENDED)
 
     # Where a call is made, and by whom.
-
-    def packed_here(self) -> int:
-        """Return the bytes that this thread has pickled and unpickled so far."""
-        return self.packed.get(get_ident(), 0)
 
     def site(self, frame: FrameType) -> recorder.Site | None:
         """Return where the program makes a call; None if hpccomm makes it, or nothing is recorded."""
@@ -208,18 +165,16 @@ class Ear:
         Parameters
         ----------
         handle : Comm, Win or File
-            Of mpi4py.
+            Of mpi4py; None while it is being made.
         made : str
             Its name, if it has just been made: then earlier ones with this handle are gone.
         like : HeardGroup, optional
             The group whose ranks it has, if these cannot be asked for.
         """
-        key = None if handle is None else handle.handle
-        found = None if made or key is None else self._groups.get(key)
+        key = getattr(handle, "handle", None)
+        found = None if made else self._groups.get(key)
         if found is None:
-            found = self._new(handle, made, like)
-            if key is not None:
-                self._groups[key] = found
+            found = self._groups[key] = self._new(handle, made, like)
         if hasattr(handle, "_hpccomm_group"):  # others are of mpi4py's own class
             handle._hpccomm_group = found  # noqa: SLF001
         return found
@@ -230,30 +185,24 @@ class Ear:
             del self._groups[key]
 
     def _new(self, handle: Any, name: str, like: HeardGroup | None) -> HeardGroup:
-        mpi = self._mpi
+        mpi, inter = self._mpi, getattr(handle, "is_inter", False)
         if like is not None:
-            members, rank = like.members, like.origin.rank
+            members = like.members
         else:
-            everyone, own = mpi.COMM_WORLD.Get_group(), handle.Get_group()
-            members, rank = tuple(own.Translate_ranks(None, everyone)), own.rank
-            if getattr(handle, "is_inter", False):
-                far = handle.Get_remote_group()
-                others = tuple(far.Translate_ranks(None, everyone))
-                far.Free()
-                rank += len(others) if others < members else 0
-                members = tuple(sum(sorted([members, others]), ()))
-            own.Free()
-            everyone.Free()
+            sides = [handle.Get_group(), *([handle.Get_remote_group()] if inter else [])]
+            members = tuple(sum(sorted(ranks_of(mpi, each) for each in sides), ()))
+            for each in sides:
+                each.Free()
         number = self._made[members]
         self._made[members] += 1
         whole = members == tuple(range(mpi.COMM_WORLD.size))
         which = blake2b(repr(members).encode(), digest_size=8).hexdigest()
         uid = f"mpi {'all' if whole else which} {number}"
-        name = name or (handle.Get_name() if hasattr(handle, "Get_name") else "") or uid
+        name = name or getattr(handle, "Get_name", str)() or uid
         self._named[name] += 1
         name = name if self._named[name] == 1 else f"{name}, {self._named[name]}"
-        group = HeardGroup(uid, name, members, rank, self._now)
-        group.matched = like.matched if like else not getattr(handle, "is_inter", False)
+        group = HeardGroup(uid, name, members, members.index(mpi.COMM_WORLD.rank), self.now)
+        group.matched = like.matched if like else not inter
         return group
 
     def failed(self, entry: CallRecord, error: BaseException) -> None:
@@ -265,8 +214,7 @@ class Ear:
     def over(self, call: Open, asked: float, status: Any, nbytes: int, value: Any) -> None:
         """Note that an asynchronous call is over, which the program has asked for since a moment."""
         entry, labels = call.entry, call.labels
-        if entry is None or entry[ENDED] is not None:
-            return
+        assert entry is not None
         asked_for = call.asked  # which the next start of a persistent call needs as it is
         if status is not None and labels.open(asked_for):
             asked_for = labels.come(asked_for, status)
@@ -276,13 +224,3 @@ class Ear:
         entry[ENDED] = perf_counter() - entry[BEGIN]
         if self.trace is not None:
             self.trace.waited(entry, asked)
-
-    def starts(self, requests: Iterable[Any], frame: FrameType) -> None:
-        """Note that persistent calls begin."""
-        site = self.site(frame)
-        for call in [getattr(each, "_hpccomm_call", None) for each in requests] if site else ():
-            if call is not None:
-                label = call.labels.of(call.asked)
-                call.entry = call.group.begin(label, site, ASYNC, call.collective)
-                if self.trace is not None:
-                    self.trace.take(call.entry, None)
